@@ -1,0 +1,11 @@
+drop table outrider.admission_limit;
+drop table outrider.run;
+drop table outrider.delivery_attempt;
+drop table outrider.dispatch_outbox;
+drop table outrider.delivery;
+drop table outrider.subscription;
+drop table outrider.destination_secret;
+drop table outrider.destination_pace;
+drop table outrider.destination;
+drop function outrider.start_pace;
+drop table outrider.event;

@@ -1,0 +1,6 @@
+drop function outrider.delivery_status;
+drop function outrider.admit;
+drop function outrider.check_headers;
+drop function outrider.message_identity;
+drop function outrider.delivery_identity;
+drop function outrider.identity_digest;

@@ -1,0 +1,2 @@
+-- The grants go with the tables.
+drop publication outrider;

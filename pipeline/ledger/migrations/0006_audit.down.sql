@@ -1,0 +1,1 @@
+drop table outrider_audit.record;

@@ -1,0 +1,249 @@
+"""Every setting of the program, its default and its meaning.
+
+Values come from environment variables with the prefix ``OUTRIDER_``. A secret may be given as
+a file instead: ``OUTRIDER_POSTGRES_PASSWORD_FILE=/run/secrets/pg`` reads the value from that file
+(one trailing newline is dropped). ``outrider settings sample`` prints the documented sample file;
+a test keeps ``outrider.env.example`` equal to it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from psycopg.conninfo import make_conninfo
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from topics.security import KafkaConnection
+
+PREFIX = "OUTRIDER_"
+FILE_SUFFIX = "_FILE"
+
+Fraction = Annotated[float, Field(gt=0, le=1)]
+PositiveSeconds = Annotated[float, Field(gt=0)]
+
+
+class SettingsError(Exception):
+    """A setting is missing or wrong; the message names it and says what to do."""
+
+
+class SecretFileSource(PydanticBaseSettingsSource):
+    """Reads ``OUTRIDER_<NAME>_FILE`` for each secret that is not given directly."""
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
+        raise NotImplementedError  # __call__ answers for all fields at once
+
+    def __call__(self) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name in secret_fields(self.settings_cls):
+            variable = f"{PREFIX}{name.upper()}"
+            path = os.environ.get(variable + FILE_SUFFIX)
+            if path is None:
+                continue
+            if variable in os.environ:
+                raise SettingsError(f"set {variable} or {variable}{FILE_SUFFIX}, not both")
+            try:
+                values[name] = Path(path).read_text(encoding="utf-8").removesuffix("\n")
+            except (OSError, UnicodeDecodeError) as error:
+                raise SettingsError(f"{variable}{FILE_SUFFIX}: cannot read {path}: {error}") from error
+        return values
+
+
+def secret_fields(settings: type[BaseSettings]) -> list[str]:
+    """Names of the fields that hold a secret, and so may come from a file."""
+    return [name for name, field in settings.model_fields.items() if "SecretStr" in str(field.annotation)]
+
+
+class Settings(BaseSettings):
+    """One flat namespace; the comments that open a section also open it in the sample file."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
+
+    # --- PostgreSQL ---------------------------------------------------------------------
+    postgres_dsn: SecretStr = Field(
+        SecretStr("postgresql:///outrider"),
+        description="Connection string or URI of the database, for the role of this component.",
+    )
+    postgres_password: SecretStr | None = Field(
+        None, description="Password; overrides one in the connection string."
+    )
+    postgres_sslmode: Literal["disable", "prefer", "require", "verify-ca", "verify-full"] | None = Field(
+        None, description="TLS mode; use verify-full over any network."
+    )
+    postgres_sslrootcert: Path | None = Field(None, description="File with the CA of the server.")
+    postgres_sslcert: Path | None = Field(None, description="File with the client certificate.")
+    postgres_sslkey: Path | None = Field(None, description="File with the client's key.")
+    postgres_pool_size: int = Field(4, ge=1, le=100, description="Connections that one component holds.")
+
+    # --- Kafka --------------------------------------------------------------------------
+    kafka_bootstrap_servers: str = Field("127.0.0.1:9092", min_length=1, description="host:port, comma-separated.")
+    kafka_security_protocol: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = Field(
+        "plaintext", description="How every client talks to the brokers."
+    )
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
+        None, description="SASL mechanism; needed with sasl_plaintext and sasl_ssl."
+    )
+    kafka_sasl_username: str | None = Field(None, description="SASL user.")
+    kafka_sasl_password: SecretStr | None = Field(None, description="SASL password.")
+    kafka_ssl_cafile: Path | None = Field(None, description="File with the CA of the brokers.")
+    kafka_ssl_certfile: Path | None = Field(None, description="File with the client certificate (mutual TLS).")
+    kafka_ssl_keyfile: Path | None = Field(None, description="File with the client's key.")
+    kafka_ssl_key_password: SecretStr | None = Field(None, description="Password of that key.")
+
+    # --- Topics -------------------------------------------------------------------------
+    topic_prefix: str = Field(
+        "outrider",
+        pattern=r"^[A-Za-z0-9._-]{1,100}$",
+        description="First part of every topic, consumer group and transactional id.",
+    )
+    topic_replication_factor: int = Field(3, ge=1, le=32, description="Copies of each partition.")
+    topic_min_insync_replicas: int = Field(2, ge=1, le=32, description="Copies that must hold a write.")
+    dispatch_partitions: int = Field(12, ge=1, le=10_000, description="Partitions of the dispatch topic.")
+    attempts_partitions: int = Field(12, ge=1, le=10_000, description="Partitions of the attempts topic.")
+
+    # --- Connector ----------------------------------------------------------------------
+    connector_slot: str = Field(
+        "outrider", pattern=r"^[a-z0-9_]{1,63}$", description="Logical replication slot."
+    )
+    connector_publication: str = Field(
+        "outrider", pattern=r"^[a-z0-9_]{1,63}$", description="Publication with the outbox tables."
+    )
+    connector_transaction_rows: int = Field(
+        2_000, ge=1, le=100_000, description="Rows after which a Kafka transaction closes."
+    )
+    connector_transaction_bytes: int = Field(
+        4 * 1024 * 1024, ge=1, description="Bytes after which a Kafka transaction closes."
+    )
+
+    # --- Delivery worker ----------------------------------------------------------------
+    worker_id: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9._-]{1,100}$",
+        description="Stable name of this worker; by default made from host name and process id.",
+    )
+    worker_concurrency: int = Field(
+        256, ge=1, le=10_000, description="Requests in flight of one worker, over all destinations."
+    )
+    worker_lane_depth: int = Field(
+        200, ge=1, le=100_000, description="Deliveries of one destination that a worker holds before it parks."
+    )
+    worker_partition_high: int = Field(
+        4_000, ge=10, description="Unsettled messages of one partition at which reading it stops."
+    )
+    worker_partition_low: int = Field(2_500, ge=1, description="Unsettled messages at which reading goes on.")
+    worker_group_commit_rows: int = Field(
+        200, ge=1, le=5_000, description="Claims or settlements in one statement."
+    )
+    worker_group_commit_seconds: float = Field(
+        0.003, ge=0, le=1, description="Longest wait of a claim or settlement for company."
+    )
+    worker_park_after_seconds: PositiveSeconds = Field(
+        1.0, description="A delivery that would wait longer than this in its lane goes back to the ledger."
+    )
+    worker_lease_margin_seconds: PositiveSeconds = Field(
+        15.0, description="Lease beyond the destination's time-out, for settling."
+    )
+    worker_destination_cache_seconds: PositiveSeconds = Field(
+        2.0, description="Age after which a destination's settings are read again."
+    )
+    worker_drain_seconds: PositiveSeconds = Field(
+        30.0, description="Longest wait for requests in flight after SIGTERM."
+    )
+    worker_session_timeout_seconds: PositiveSeconds = Field(
+        10.0, description="Silence after which the group gives this worker's partitions away."
+    )
+    retry_after_max_seconds: PositiveSeconds = Field(
+        86_400.0, description="Longest pause that a receiver's Retry-After may ask for."
+    )
+
+    # --- Reconciler ---------------------------------------------------------------------
+    reconciler_interval_seconds: PositiveSeconds = Field(1.0, description="Longest time between two passes.")
+    reconciler_page_rows: int = Field(500, ge=1, le=10_000, description="Rows in one transaction of a pass.")
+    reconciler_pass_rows: int = Field(
+        20_000, ge=1, description="Rows after which a pass ends; the next one goes on."
+    )
+    reconciler_window_seconds: PositiveSeconds = Field(
+        10.0, description="How much work, in seconds at its start rate, a destination is given ahead."
+    )
+    transport_timeout_seconds: PositiveSeconds = Field(
+        120.0,
+        description="Time after which an unclaimed dispatch counts as lost; doubles with each repeat.",
+    )
+    outbox_retention_days: int = Field(7, ge=1, le=3_650, description="Days that dispatch rows are kept.")
+    attempt_retention_days: int = Field(90, ge=1, le=3_650, description="Days that attempt rows are kept.")
+
+    # --- HTTP listeners -----------------------------------------------------------------
+    api_host: str = Field("127.0.0.1", description="Address of the API.")
+    api_port: int = Field(8080, ge=0, le=65_535, description="Port of the API; 0 takes a free one.")
+    health_host: str = Field("127.0.0.1", description="Address of /livez, /readyz and /metrics of a component.")
+    health_port: int = Field(
+        0, ge=0, le=65_535, description="Port of /livez, /readyz and /metrics; 0 turns the listener off."
+    )
+
+    # --- Logs ---------------------------------------------------------------------------
+    log_format: Literal["text", "json"] = Field("text", description="Form of the log lines on stderr.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, SecretFileSource(settings_cls)
+
+    @property
+    def postgres_conninfo(self) -> str:
+        """libpq connection string with password and TLS merged in. Never log it."""
+        extra: dict[str, str] = {}
+        if self.postgres_password is not None:
+            extra["password"] = self.postgres_password.get_secret_value()
+        for name in ("sslmode", "sslrootcert", "sslcert", "sslkey"):
+            value = getattr(self, f"postgres_{name}")
+            if value is not None:
+                extra[name] = str(value)
+        return make_conninfo(self.postgres_dsn.get_secret_value(), **extra)
+
+    @property
+    def kafka(self) -> KafkaConnection:
+        """How to reach the brokers, for every client alike."""
+        return KafkaConnection(
+            bootstrap_servers=self.kafka_bootstrap_servers,
+            security_protocol=self.kafka_security_protocol,
+            sasl_mechanism=self.kafka_sasl_mechanism,
+            sasl_username=self.kafka_sasl_username,
+            sasl_password=_reveal(self.kafka_sasl_password),
+            ssl_cafile=self.kafka_ssl_cafile,
+            ssl_certfile=self.kafka_ssl_certfile,
+            ssl_keyfile=self.kafka_ssl_keyfile,
+            ssl_key_password=_reveal(self.kafka_ssl_key_password),
+        )
+
+    def name(self, part: str) -> str:
+        """``outrider.<part>``: the name of a topic or group under the configured prefix."""
+        return f"{self.topic_prefix}.{part}"
+
+
+def _reveal(secret: SecretStr | None) -> str | None:
+    return None if secret is None else secret.get_secret_value()
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """Read the environment. Raises SettingsError with one line for each wrong value."""
+    try:
+        return Settings(**overrides)
+    except ValidationError as error:
+        lines = [f"{PREFIX}{str(part['loc'][0]).upper()}: {part['msg']}" if part["loc"] else part["msg"]
+                 for part in error.errors()]
+        raise SettingsError("; ".join(lines)) from None
+
+
+def environment_of(values: Mapping[str, object]) -> dict[str, str]:
+    """Environment variables for settings given by field name; None is left out."""
+    return {f"{PREFIX}{name.upper()}": str(value) for name, value in values.items() if value is not None}
