@@ -79,9 +79,7 @@ def fetch_from_central(jar: LockedJar, directory: Path) -> Path:
     """Download one jar from Maven Central with jgo. Raises whatever the transfer raises."""
     from jgo.maven import MavenContext, PythonResolver  # here: a warm cache needs no HTTP client
 
-    context = MavenContext(
-        resolver=PythonResolver(), repo_cache=directory, timeout=DOWNLOAD_TIMEOUT_SECONDS
-    )
+    context = MavenContext(resolver=PythonResolver(), repo_cache=directory, timeout=DOWNLOAD_TIMEOUT_SECONDS)
     component = context.project(jar.group, jar.artifact).at_version(jar.version)
     path = context.resolver.download(component.artifact())
     if path is None:
@@ -107,12 +105,16 @@ def kafka_class_path(
         directory.mkdir(parents=True, exist_ok=True)
         with locked(root / f"{directory.name}.lock", CACHE_LOCK_SECONDS) as held:
             if not held:
-                raise StackError(f"another process has been filling {directory} for too long; end it and try again")
+                raise StackError(
+                    f"another process has been filling {directory} for too long; end it and try again"
+                )
             # Whoever held the lock before may have done the work.
             if not _is_complete(directory, jars):
                 _fill(directory, jars, fetch)
     except OSError as error:
-        raise StackError(f"cannot write the cache {root}: {error}; choose another with {CACHE_VARIABLE}") from error
+        raise StackError(
+            f"cannot write the cache {root}: {error}; choose another with {CACHE_VARIABLE}"
+        ) from error
     return paths
 
 
@@ -156,7 +158,8 @@ def _fetch_one(
             if not _matches(path, jar):
                 raise StackError(f"{jar.coordinate} does not have the checksum in {LOCK_FILE.name}")
             os.replace(path, directory / jar.file_name)
-        except Exception as failure:  # the HTTP library below has many kinds; all deserve another try
+        # requests' errors are OSErrors; jgo raises RuntimeError for an answer other than 200.
+        except (OSError, RuntimeError, StackError) as failure:
             error = failure
         else:
             progress.advance(jar.size_bytes)

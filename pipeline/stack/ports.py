@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from contextlib import ExitStack
+from pathlib import Path
 
 HOST = "127.0.0.1"
 
@@ -32,8 +33,23 @@ def is_free(port: int) -> bool:
     return True
 
 
-def preferred_or_free(preferred: list[int]) -> list[int]:
-    """Keep the ports of an earlier start while all are free, else choose as many new ones."""
-    if len(set(preferred)) == len(preferred) and all(is_free(port) for port in preferred):
-        return preferred
-    return free_ports(len(preferred))
+def read_ports(file: Path, count: int) -> list[int] | None:
+    """Ports that an earlier start wrote to `file`; None when there are not `count` of them."""
+    try:
+        ports = [int(word) for word in file.read_text(encoding="ascii").split()]
+    except (FileNotFoundError, ValueError):
+        return None
+    return ports if len(ports) == count else None
+
+
+def choose_ports(file: Path, count: int) -> list[int]:
+    """The ports of the last start while they are free, else new ones; written to `file`.
+
+    Clients that outlive a restart of their server keep its address that way.
+    """
+    earlier = read_ports(file, count)
+    if earlier is not None and all(is_free(port) for port in earlier):
+        return earlier
+    ports = free_ports(count)
+    file.write_text(" ".join(map(str, ports)) + "\n", encoding="ascii")
+    return ports

@@ -1,0 +1,154 @@
+"""A real Kafka broker: one JVM that is broker and KRaft controller, on the loopback address."""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from pipeline.stack.child_process import ChildProcess, Command, OnStart
+from pipeline.stack.errors import StackError
+from pipeline.stack.java import find_java
+from pipeline.stack.kafka_configuration import (
+    DATA_FOLDER,
+    LOG4J_FILE,
+    PROPERTIES_FILE,
+    log4j_configuration,
+    server_properties,
+)
+from pipeline.stack.kafka_jars import kafka_class_path
+from pipeline.stack.locks import lock_within
+from pipeline.stack.ports import HOST, choose_ports
+from pipeline.stack.readiness import wait_ready
+
+FORMAT_SECONDS = 60.0
+READY_SECONDS = 90.0
+STOP_SECONDS = 20.0
+# After a SIGKILL the kernel needs a moment to take the process down, and its lock with it.
+LOCK_SECONDS = 5.0
+ADMIN_SECONDS = 1.0
+JVM_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={LOG4J_FILE}")
+
+
+class KafkaServer:
+    """A broker on a data directory. Its ports stay the same over restarts."""
+
+    def __init__(self, directory: Path, log: Path, *, on_start: OnStart | None = None) -> None:
+        self.directory = directory
+        self.log = log
+        self._on_start = on_start
+        self._process: ChildProcess | None = None
+        self._port = 0
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`host:port` for clients; valid from the first `launch` on."""
+        return f"{HOST}:{self._port}"
+
+    @property
+    def process(self) -> ChildProcess:
+        """The JVM. Raises StackError before the first start."""
+        if self._process is None:
+            raise StackError("kafka was never started")
+        return self._process
+
+    def start(self) -> None:
+        """Start it and wait until it answers. Raises StackError."""
+        self.launch()
+        self.wait_ready()
+
+    def launch(self) -> None:
+        """Format the directory if it is new and start the JVM, without waiting for it."""
+        command = [*_java_command(), "kafka.Kafka", PROPERTIES_FILE]
+        self.directory.mkdir(parents=True, exist_ok=True)
+        lock = lock_within(self.directory / "lock", LOCK_SECONDS)
+        if lock is None:
+            raise StackError(f"another Kafka runs on {self.directory}: end it, or use another folder")
+        try:
+            self._port, controller_port = choose_ports(self.directory / "ports", 2)
+            properties = server_properties(port=self._port, controller_port=controller_port)
+            (self.directory / PROPERTIES_FILE).write_text(properties, encoding="ascii")
+            (self.directory / LOG4J_FILE).write_text(log4j_configuration(), encoding="ascii")
+            if not (self.directory / DATA_FOLDER / "meta.properties").exists():
+                self._format()
+            if self._process is None:
+                self._process = ChildProcess("kafka", self._command(command), on_start=self._on_start)
+            # The JVM inherits the lock and keeps it as long as it lives, whatever becomes of us.
+            self._process.start(keep_open=[lock])
+        finally:
+            os.close(lock)
+
+    def wait_ready(self) -> None:
+        """Return when the broker answers an admin client. Raises StackError."""
+        # log_level 0: a client that knocks too early would report each refusal on stderr.
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+
+        def answers() -> bool:
+            try:
+                return len(admin.list_topics(timeout=ADMIN_SECONDS).brokers) == 1
+            except KafkaException:
+                return False
+
+        wait_ready(self.process, answers, READY_SECONDS)
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL after a deadline. Nothing happens when it does not run."""
+        if self._process is not None:
+            self._process.terminate(STOP_SECONDS)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for the end."""
+        self.process.kill()
+
+    def restart(self) -> None:
+        """Stop it if it runs; start it on the same data and ports."""
+        self.stop()
+        self.start()
+
+    def _command(self, arguments: Sequence[str]) -> Command:
+        return Command(
+            arguments=arguments, environment=_environment(), directory=self.directory, log=self.log
+        )
+
+    def _format(self) -> None:
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode("ascii")
+        arguments = ["format", "--standalone", "--cluster-id", cluster_id, "--config", PROPERTIES_FILE]
+        try:
+            done = subprocess.run(
+                [*_java_command(), "kafka.tools.StorageTool", *arguments],
+                cwd=self.directory,
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=FORMAT_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            raise StackError(
+                f"formatting {self.directory} for Kafka took longer than {FORMAT_SECONDS:g} s"
+            ) from None
+        if done.returncode != 0:
+            raise StackError(
+                f"cannot format {self.directory} for Kafka: {(done.stdout + done.stderr).strip()}"
+            )
+
+
+def _java_command() -> list[str]:
+    java = find_java()
+    jars = [str(jar) for jar in kafka_class_path()]
+    if any(os.pathsep in jar for jar in jars):
+        raise StackError(f"the cache path must not contain {os.pathsep!r}, which separates jars: {jars[0]}")
+    return [str(java.executable), *java.options, *JVM_OPTIONS, "-cp", os.pathsep.join(jars)]
+
+
+def _environment() -> dict[str, str]:
+    # Only what a JVM may need: JAVA_TOOL_OPTIONS and the like of the caller are for the caller's programs.
+    kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ")
+    return {name: os.environ[name] for name in kept if name in os.environ}
