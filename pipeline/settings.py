@@ -67,9 +67,7 @@ class Settings(BaseSettings):
         SecretStr("postgresql:///outrider"),
         description="Connection string or URI of the database, for the role of this component.",
     )
-    postgres_password: SecretStr | None = Field(
-        None, description="Password; overrides one in the connection string."
-    )
+    postgres_password: SecretStr | None = Field(None, description="Password; overrides one in the connection string.")
     postgres_sslmode: Literal["disable", "prefer", "require", "verify-ca", "verify-full"] | None = Field(
         None, description="TLS mode; use verify-full over any network."
     )
@@ -105,9 +103,7 @@ class Settings(BaseSettings):
     attempts_partitions: int = Field(12, ge=1, le=10_000, description="Partitions of the attempts topic.")
 
     # --- Connector ----------------------------------------------------------------------
-    connector_slot: str = Field(
-        "outrider", pattern=r"^[a-z0-9_]{1,63}$", description="Logical replication slot."
-    )
+    connector_slot: str = Field("outrider", pattern=r"^[a-z0-9_]{1,63}$", description="Logical replication slot.")
     connector_publication: str = Field(
         "outrider", pattern=r"^[a-z0-9_]{1,63}$", description="Publication with the outbox tables."
     )
@@ -134,9 +130,7 @@ class Settings(BaseSettings):
         4_000, ge=10, description="Unsettled messages of one partition at which reading it stops."
     )
     worker_partition_low: int = Field(2_500, ge=1, description="Unsettled messages at which reading goes on.")
-    worker_group_commit_rows: int = Field(
-        200, ge=1, le=5_000, description="Claims or settlements in one statement."
-    )
+    worker_group_commit_rows: int = Field(200, ge=1, le=5_000, description="Claims or settlements in one statement.")
     worker_group_commit_seconds: float = Field(
         0.003, ge=0, le=1, description="Longest wait of a claim or settlement for company."
     )
@@ -162,15 +156,9 @@ class Settings(BaseSettings):
     # --- Reconciler ---------------------------------------------------------------------
     reconciler_interval_seconds: PositiveSeconds = Field(1.0, description="Longest time between two passes.")
     reconciler_page_rows: int = Field(500, ge=1, le=10_000, description="Rows in one transaction of a pass.")
-    reconciler_pass_rows: int = Field(
-        20_000, ge=1, description="Rows after which a pass ends; the next one goes on."
-    )
+    reconciler_pass_rows: int = Field(20_000, ge=1, description="Rows after which a pass ends; the next one goes on.")
     reconciler_window_seconds: PositiveSeconds = Field(
         10.0, description="How much work, in seconds at its start rate, a destination is given ahead."
-    )
-    transport_timeout_seconds: PositiveSeconds = Field(
-        120.0,
-        description="Time after which an unclaimed dispatch counts as lost; doubles with each repeat.",
     )
     outbox_retention_days: int = Field(7, ge=1, le=3_650, description="Days that dispatch rows are kept.")
     attempt_retention_days: int = Field(90, ge=1, le=3_650, description="Days that attempt rows are kept.")
@@ -239,8 +227,10 @@ def load_settings(**overrides: Any) -> Settings:
     try:
         return Settings(**overrides)
     except ValidationError as error:
-        lines = [f"{PREFIX}{str(part['loc'][0]).upper()}: {part['msg']}" if part["loc"] else part["msg"]
-                 for part in error.errors()]
+        lines = [
+            f"{PREFIX}{str(part['loc'][0]).upper()}: {part['msg']}" if part["loc"] else part["msg"]
+            for part in error.errors()
+        ]
         raise SettingsError("; ".join(lines)) from None
 
 

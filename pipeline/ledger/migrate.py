@@ -61,7 +61,9 @@ def available() -> list[Migration]:
     migrations = []
     for place, (key, files) in enumerate(sorted(halves.items()), start=1):
         if key[0] != place or len(files) != 2:
-            raise MigrationError(f"migration {key[0]:04d}_{key[1]} is out of sequence, or one of its two files is missing")
+            raise MigrationError(
+                f"migration {key[0]:04d}_{key[1]} is out of sequence, or one of its two files is missing"
+            )
         migrations.append(Migration(key[0], key[1], files["up"], files["down"]))
     return migrations
 
@@ -112,9 +114,7 @@ def migrate_status(conninfo: str) -> list[MigrationStatus]:
 def _locked(conninfo: str) -> psycopg.Connection:
     connection = psycopg.connect(conninfo, autocommit=True)
     try:
-        connection.execute(
-            sql.SQL("set lock_timeout = {}").format(sql.Literal(f"{LOCK_WAIT_SECONDS}s"))
-        )
+        connection.execute(sql.SQL("set lock_timeout = {}").format(sql.Literal(f"{LOCK_WAIT_SECONDS}s")))
         connection.execute("select pg_advisory_lock(%s)", (LOCK_KEY,))
         connection.execute("reset lock_timeout")
         connection.execute(

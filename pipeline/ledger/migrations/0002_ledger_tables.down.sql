@@ -1,4 +1,4 @@
-drop table outrider.admission_limit;
+drop table outrider.ledger_setting;
 drop table outrider.run;
 drop table outrider.delivery_attempt;
 drop table outrider.dispatch_outbox;

@@ -82,6 +82,7 @@ create table outrider.delivery (
   deliver_at      timestamptz,
   next_attempt_at timestamptz,
   lost_after      timestamptz,
+  leased_at       timestamptz,
   lease_until     timestamptz,
   lease_owner     text,
   waiting_reason  text,
@@ -100,7 +101,6 @@ create table outrider.delivery (
 
 create index delivery_due on outrider.delivery (destination_id, next_attempt_at) where state = 'pending';
 create index delivery_in_transport on outrider.delivery (destination_id, lost_after) where state = 'enqueued';
-create index delivery_lost on outrider.delivery (lost_after) where state = 'enqueued';
 create index delivery_in_flight on outrider.delivery (destination_id) where state = 'leased';
 create index delivery_lease on outrider.delivery (lease_until) where state = 'leased';
 create index delivery_by_destination on outrider.delivery (destination_id, created_at, delivery_id);
@@ -169,12 +169,13 @@ create table outrider.run (
 );
 create index run_by_time on outrider.run (kind, started_at);
 
--- Limits of admission. One row; change it with: update outrider.admission_limit set payload_bytes_max = ...;
-create table outrider.admission_limit (
+-- What admission and dispatch must agree on. One row; change it with:
+--   update outrider.ledger_setting set payload_bytes_max = 1048576;
+create table outrider.ledger_setting (
   only_row               boolean primary key default true check (only_row),
   payload_bytes_max      integer not null default 262144 check (payload_bytes_max between 1 and 67108864),
   destinations_max       integer not null default 1000 check (destinations_max between 1 and 100000),
-  -- Time that the first dispatch may take through the transport before it counts as lost.
+  -- Time after which a dispatch that no worker has claimed counts as lost; doubles with each repeat.
   transport_timeout_seconds double precision not null default 120 check (transport_timeout_seconds > 0)
 );
-insert into outrider.admission_limit default values;
+insert into outrider.ledger_setting default values;

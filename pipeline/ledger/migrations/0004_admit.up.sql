@@ -81,7 +81,7 @@ create function outrider.admit(
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
-  limits outrider.admission_limit;
+  limits outrider.ledger_setting;
   earlier outrider.event;
   is_new boolean;
   by_subscription constant boolean := admit.destinations is null;
@@ -90,7 +90,7 @@ declare
   moment timestamptz;
   is_due boolean;
 begin
-  select * into strict limits from outrider.admission_limit;
+  select * into strict limits from outrider.ledger_setting;
 
   if admit.event_id is null or admit.event_id = '' or octet_length(admit.event_id) > 512 then
     raise exception 'event_id must have 1 to 512 bytes'
@@ -109,7 +109,7 @@ begin
   end if;
   if octet_length(admit.payload) > limits.payload_bytes_max then
     raise exception 'payload has % bytes, the limit is %', octet_length(admit.payload), limits.payload_bytes_max
-      using errcode = 'OU004', hint = 'send a reference to the content, or raise admission_limit.payload_bytes_max';
+      using errcode = 'OU004', hint = 'send a reference to the content, or raise ledger_setting.payload_bytes_max';
   end if;
   if admit.deliver_at is not null and not isfinite(admit.deliver_at) then
     raise exception 'deliver_at must be a finite time' using errcode = 'OU005';
@@ -133,7 +133,8 @@ begin
   is_new := found;
 
   if not is_new then
-    select * into strict earlier from outrider.event e where e.event_id = admit.event_id;
+    -- One caller at a time for an event that exists, so that each sees what the other made.
+    select * into strict earlier from outrider.event e where e.event_id = admit.event_id for no key update;
     offender := case
       when earlier.payload <> admit.payload then 'payload'
       when earlier.event_type <> admit.event_type then 'event_type'

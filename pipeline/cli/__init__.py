@@ -1,0 +1,71 @@
+"""The program ``outrider``: one command tree, one way to fail.
+
+Exit codes: 0 done, 1 found a difference or failed, 2 wrong usage. An error that the person at the keyboard can mend is
+one line on stderr; a traceback is a defect.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+
+import psycopg
+import typer
+
+from pipeline.cli.errors import CommandError
+from pipeline.ledger.migrate import MigrationError
+from pipeline.settings import SettingsError
+
+COMMAND_MODULES = (
+    "demo_command",
+    "stack_commands",
+    "migrate_commands",
+    "topics_commands",
+    "run_commands",
+    "destination_commands",
+    "delivery_commands",
+    "reconcile_commands",
+    "settings_commands",
+)
+
+
+def build_app() -> typer.Typer:
+    app = typer.Typer(
+        name="outrider",
+        help="Committed business events to webhook receivers, on the record.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+    )
+    for name in COMMAND_MODULES:
+        register: Callable[[typer.Typer], None] = importlib.import_module(f"pipeline.cli.{name}").register
+        register(app)
+    return app
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        build_app()()
+    except (CommandError, SettingsError, MigrationError) as error:
+        _fail(str(error))
+    except psycopg.OperationalError as error:
+        _fail(
+            f"PostgreSQL: {' '.join(str(error).split())}; "
+            "check OUTRIDER_POSTGRES_DSN, and that the server runs (outrider status)"
+        )
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedFunction) as error:
+        _fail(f"the database lacks Outrider's schema ({error.diag.message_primary}): run outrider migrate up")
+    except psycopg.errors.InsufficientPrivilege as error:
+        _fail(f"{error.diag.message_primary}: connect as a role that may (see the README's table of roles)")
+    except BrokenPipeError:
+        # The reader of our output (head, less) left; nothing more can be said to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _fail(message: str) -> None:
+    print(f"outrider: {message}", file=sys.stderr)
+    sys.exit(1)

@@ -1,0 +1,186 @@
+"""The worker's transitions of deliveries: claim, settle, park. Many deliveries in one statement each.
+
+Every call is one transaction and one round trip. What it changes it changes on a condition that the statement itself
+carries, so repeating a call, or making it from two workers at once, moves nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from psycopg.rows import dict_row
+
+from pipeline.ledger.pool import Pool
+from pipeline.ledger.queries import query
+
+Refusal = Literal["stale", "unknown", "disabled", "paced", "busy"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    delivery_id: str
+    dispatch_seq: int
+    body_sha256: bytes
+    """SHA-256 of the message's value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The lease is ours under ``attempt``, and one start has been counted against the destination's limits."""
+
+    delivery_id: str
+    destination_id: str
+    attempt: int
+    event_id: str
+    event_type: str
+    content_type: str
+    headers: dict[str, str]
+    payload_sha256: bytes
+    payload: bytes | None
+    """The admitted bytes, only where the message's body differs from them."""
+    age_seconds: float
+    """Since admission, or since ``deliver_at`` where that is later."""
+    lease_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Nothing changed.
+
+    ``stale``: the delivery is not enqueued, or under another ``dispatch_seq``. ``unknown``: there is no such delivery.
+    ``disabled``: the destination is. ``paced``: its start rate has no token for ``wait_seconds``. ``busy``: its
+    concurrency is used up, over all workers.
+    """
+
+    delivery_id: str
+    verdict: Refusal
+    wait_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    delivery_id: str
+    attempt: int
+    dispatch_seq: int
+    state: Literal["succeeded", "pending", "dead"]
+    delay_seconds: float | None
+    """For pending: time from now to the next attempt."""
+    waiting_reason: str | None
+    outcome: str
+    status: int | None
+    ambiguous: bool
+    error: str | None
+    response_excerpt: bytes | None
+    retry_after_seconds: float | None
+    key_ids: Sequence[str]
+    payload_sha256: bytes
+    started_at: datetime
+    duration_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Parking:
+    delivery_id: str
+    dispatch_seq: int
+    reason: str
+    delay_seconds: float
+
+
+async def claim(
+    pool: Pool, worker_id: str, requests: Sequence[ClaimRequest], *, lease_margin_seconds: float
+) -> list[Claimed | Refused]:
+    """Take leases, in the order of the requests; the answers come in that order too.
+
+    A lease lasts the destination's time-out and the margin. Raises psycopg.Error; then nothing was claimed, or the
+    commit's answer was lost: the leases of that call run out and the reconciler dispatches again.
+    """
+    parameters = {
+        "worker_id": worker_id,
+        "lease_margin_seconds": lease_margin_seconds,
+        "delivery_ids": [r.delivery_id for r in requests],
+        "dispatch_seqs": [r.dispatch_seq for r in requests],
+        "body_sha256s": [r.body_sha256 for r in requests],
+    }
+    async with pool.connection() as connection, connection.pipeline(), connection.transaction():
+        await connection.execute(query("deliveries", "lock_pace"), {"delivery_ids": parameters["delivery_ids"]})
+        cursor = connection.cursor(row_factory=dict_row)
+        await cursor.execute(query("deliveries", "claim"), parameters)
+        rows = await cursor.fetchall()
+    # A request that repeats another of the same call has no row: it is stale by the time the first one is claimed.
+    answers: list[Claimed | Refused] = [Refused(r.delivery_id, "stale") for r in requests]
+    for row in rows:
+        place = row["place"] - 1
+        answers[place] = _answer(requests[place].delivery_id, row)
+    return answers
+
+
+def _answer(delivery_id: str, row: dict[str, Any]) -> Claimed | Refused:
+    if row["verdict"] != "claimed":
+        wait_seconds = row["wait_seconds"] if row["verdict"] == "paced" else 0.0
+        return Refused(delivery_id, row["verdict"], wait_seconds)
+    return Claimed(
+        delivery_id=delivery_id,
+        destination_id=row["destination_id"],
+        attempt=row["attempt"],
+        event_id=row["event_id"],
+        event_type=row["event_type"],
+        content_type=row["content_type"],
+        headers=row["headers"],
+        payload_sha256=row["payload_sha256"],
+        payload=row["payload"],
+        age_seconds=row["age_seconds"],
+        lease_seconds=float(row["lease_seconds"]),
+    )
+
+
+async def settle(pool: Pool, worker_id: str, settlements: Sequence[Settlement]) -> list[bool]:
+    """Write results and their attempt rows; for each, whether it counted.
+
+    False: its attempt was no longer current, so it is on record as late and the delivery is untouched. Raises
+    psycopg.Error; the call may be repeated as it is (a result that was written already is then recorded as late).
+    """
+    parameters = {
+        "worker_id": worker_id,
+        "delivery_ids": [s.delivery_id for s in settlements],
+        "attempts": [s.attempt for s in settlements],
+        "dispatch_seqs": [s.dispatch_seq for s in settlements],
+        "states": [s.state for s in settlements],
+        "delays_seconds": [s.delay_seconds for s in settlements],
+        "waiting_reasons": [_text(s.waiting_reason) for s in settlements],
+        "outcomes": [s.outcome for s in settlements],
+        "statuses": [s.status for s in settlements],
+        "ambiguous": [s.ambiguous for s in settlements],
+        "errors": [_text(s.error) for s in settlements],
+        "response_excerpts": [s.response_excerpt for s in settlements],
+        "retry_afters_seconds": [s.retry_after_seconds for s in settlements],
+        "key_ids": [" ".join(s.key_ids) for s in settlements],
+        "payload_sha256s": [s.payload_sha256 for s in settlements],
+        "started_at": [s.started_at for s in settlements],
+        "durations_seconds": [s.duration_seconds for s in settlements],
+    }
+    async with pool.connection() as connection:
+        cursor = await connection.execute(query("deliveries", "settle"), parameters)
+        counted = dict(await cursor.fetchall())
+    return [counted[place] for place in range(1, len(settlements) + 1)]
+
+
+async def park(pool: Pool, parkings: Sequence[Parking]) -> None:
+    """Give deliveries back to the ledger without an attempt; those that moved on meanwhile stay as they are."""
+    async with pool.connection() as connection:
+        await connection.execute(
+            query("deliveries", "park"),
+            {
+                "delivery_ids": [p.delivery_id for p in parkings],
+                "dispatch_seqs": [p.dispatch_seq for p in parkings],
+                "reasons": [p.reason for p in parkings],
+                "delays_seconds": [p.delay_seconds for p in parkings],
+            },
+        )
+
+
+def _text(value: str | None) -> str | None:
+    """PostgreSQL's text holds no NUL, and a receiver may send one."""
+    return None if value is None else value.replace("\0", "\\0")

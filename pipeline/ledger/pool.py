@@ -1,0 +1,42 @@
+"""Connections to the ledger: a bounded pool, and what each session sets."""
+
+from __future__ import annotations
+
+from psycopg import AsyncConnection
+from psycopg.rows import TupleRow
+from psycopg_pool import AsyncConnectionPool
+
+Connection = AsyncConnection[TupleRow]
+Pool = AsyncConnectionPool[Connection]
+
+STATEMENT_TIMEOUT_SECONDS = 30
+POOL_WAIT_SECONDS = 10.0
+
+
+def open_pool(conninfo: str, size: int, application: str) -> Pool:
+    """A pool of at most ``size`` connections; open it with ``async with``.
+
+    A statement that runs longer than STATEMENT_TIMEOUT_SECONDS is cancelled by the server, and so is a transaction
+    left idle: a worker that hangs must not hold a destination's row lock.
+    """
+
+    async def configure(connection: Connection) -> None:
+        await connection.execute(
+            f"set statement_timeout = '{STATEMENT_TIMEOUT_SECONDS}s'; "  # noqa: S608 - a constant
+            f"set idle_in_transaction_session_timeout = '{STATEMENT_TIMEOUT_SECONDS}s'; "
+            "set timezone = 'UTC'"
+        )
+
+    return AsyncConnectionPool(
+        conninfo,
+        connection_class=AsyncConnection[TupleRow],
+        kwargs={"application_name": f"outrider {application}", "autocommit": True},
+        min_size=1,
+        max_size=size,
+        open=False,
+        timeout=POOL_WAIT_SECONDS,
+        reconnect_timeout=60,
+        configure=configure,
+        check=AsyncConnectionPool.check_connection,
+        name=application,
+    )

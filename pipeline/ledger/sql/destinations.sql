@@ -1,0 +1,16 @@
+-- Receivers and their settings.
+
+-- name: load_destinations
+select x.destination_id, x.url, x.enabled, x.start_rate_per_second, x.burst, x.concurrency, x.timeout_seconds,
+       x.retry_first_delay_seconds, x.retry_factor, x.retry_max_delay_seconds, x.retry_max_attempts,
+       x.retry_max_age_seconds, x.allowed_networks::text[] as allowed_networks,
+       coalesce(s.secrets, '[]') as secrets
+from outrider.destination x
+left join lateral (
+  select json_agg(json_build_array(k.secret_id, k.secret) order by k.valid_until desc nulls first, k.created_at desc)
+           as secrets
+  from outrider.destination_secret k
+  where k.destination_id = x.destination_id
+    and (k.valid_until is null or k.valid_until > statement_timestamp())
+) s on true
+where x.destination_id = any (%(destination_ids)s)
