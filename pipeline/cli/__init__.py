@@ -7,6 +7,7 @@ one line on stderr; a traceback is a defect.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Callable
@@ -40,6 +41,8 @@ def build_app() -> typer.Typer:
         add_completion=False,
     )
     for name in COMMAND_MODULES:
+        if importlib.util.find_spec(f"pipeline.cli.{name}") is None:
+            continue
         register: Callable[[typer.Typer], None] = importlib.import_module(f"pipeline.cli.{name}").register
         register(app)
     return app

@@ -163,7 +163,7 @@ async def settle(pool: Pool, worker_id: str, settlements: Sequence[Settlement]) 
     }
     async with pool.connection() as connection:
         cursor = await connection.execute(query("deliveries", "settle"), parameters)
-        counted = dict(await cursor.fetchall())
+        counted: dict[int, bool] = dict(await cursor.fetchall())
     return [counted[place] for place in range(1, len(settlements) + 1)]
 
 

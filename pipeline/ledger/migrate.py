@@ -14,7 +14,6 @@ import hashlib
 import re
 from dataclasses import dataclass
 from importlib import resources
-from typing import LiteralString, cast
 
 import psycopg
 from psycopg import sql
@@ -153,6 +152,6 @@ def _pending(connection: psycopg.Connection) -> list[Migration]:
 
 def _run(connection: psycopg.Connection, migration: Migration, text: str) -> None:
     try:
-        connection.execute(cast(LiteralString, text))
+        connection.execute(text.encode())
     except psycopg.Error as error:
         raise MigrationError(f"{migration}: {error.diag.message_primary or error}") from error

@@ -22,7 +22,7 @@ def open_pool(conninfo: str, size: int, application: str) -> Pool:
 
     async def configure(connection: Connection) -> None:
         await connection.execute(
-            f"set statement_timeout = '{STATEMENT_TIMEOUT_SECONDS}s'; "  # noqa: S608 - a constant
+            f"set statement_timeout = '{STATEMENT_TIMEOUT_SECONDS}s'; "
             f"set idle_in_transaction_session_timeout = '{STATEMENT_TIMEOUT_SECONDS}s'; "
             "set timezone = 'UTC'"
         )
