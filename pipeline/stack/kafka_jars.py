@@ -81,7 +81,7 @@ def fetch_from_central(jar: LockedJar, directory: Path) -> Path:
 
     context = MavenContext(resolver=PythonResolver(), repo_cache=directory, timeout=DOWNLOAD_TIMEOUT_SECONDS)
     component = context.project(jar.group, jar.artifact).at_version(jar.version)
-    path = context.resolver.download(component.artifact())
+    path: Path | None = context.resolver.download(component.artifact())
     if path is None:
         raise FileNotFoundError(jar.coordinate)
     return path
