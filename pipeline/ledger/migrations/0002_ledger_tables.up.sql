@@ -95,7 +95,7 @@ create table outrider.delivery (
   -- In every state that is not terminal there is a time after which the reconciler looks.
   check ((state = 'pending') = (next_attempt_at is not null)),
   check ((state = 'enqueued') = (lost_after is not null)),
-  check ((state = 'leased') = (lease_until is not null)),
+  check (num_nonnulls(leased_at, lease_until, lease_owner) = case state when 'leased' then 3 else 0 end),
   check ((state in ('succeeded', 'dead')) = (settled_at is not null))
 ) with (fillfactor = 80);
 

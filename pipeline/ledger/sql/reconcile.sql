@@ -21,6 +21,8 @@ with setting as materialized (
     ) e
   ) on_the_way
   where x.enabled
+  -- No destination is always first: when a page is full, the others must not wait for the same ones each time.
+  order by random()
 ), due as materialized (
   select d.*
   from room r
