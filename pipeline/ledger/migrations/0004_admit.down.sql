@@ -3,4 +3,4 @@ drop function outrider.admit;
 drop function outrider.check_headers;
 drop function outrider.message_identity;
 drop function outrider.delivery_identity;
-drop function outrider.identity_digest;
+drop function outrider.identity_part;

@@ -1,20 +1,24 @@
 -- Identities. Each part is preceded by its length, so that no separator can make two pairs alike:
 -- ("a:b", "c") and ("a", "b:c") hash different bytes. pipeline/core/ids.py computes the same.
-create function outrider.identity_digest(variadic parts text[]) returns bytea
-language sql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $$
-  select sha256(string_agg(int4send(octet_length(convert_to(part, 'UTF8'))) || convert_to(part, 'UTF8'), ''::bytea order by place))
-  from unnest(parts) with ordinality as p (part, place)
-$$;
+--
+-- Single expressions, stable and without a setting of their own: so the planner puts them in place of the call,
+-- which costs an admission some 50 microseconds less than calling them. They name no table.
+create function outrider.identity_part(part text) returns bytea language sql stable strict parallel safe
+return pg_catalog.int4send(pg_catalog.octet_length(pg_catalog.convert_to(part, 'UTF8')))
+  || pg_catalog.convert_to(part, 'UTF8');
 
 create function outrider.delivery_identity(event_id text, destination_id text) returns text
-language sql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $$
-  select 'dlv_' || encode(substr(outrider.identity_digest('delivery', event_id, destination_id), 1, 16), 'hex')
-$$;
+language sql stable strict parallel safe
+return 'dlv_' || pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(
+  outrider.identity_part('delivery') || outrider.identity_part(event_id) || outrider.identity_part(destination_id)
+), 1, 16), 'hex');
 
 create function outrider.message_identity(delivery_id text, dispatch_seq integer) returns uuid
-language sql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $$
-  select encode(substr(outrider.identity_digest('message', delivery_id, dispatch_seq::text), 1, 16), 'hex')::uuid
-$$;
+language sql stable strict parallel safe
+return pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(
+  outrider.identity_part('message') || outrider.identity_part(delivery_id)
+    || outrider.identity_part(dispatch_seq::text)
+), 1, 16), 'hex')::uuid;
 
 -- Raises OU005 for the first header that may not be sent: names are HTTP tokens (RFC 9110, 5.6.2), values are
 -- printable ASCII, and what the sender itself sets is reserved.
@@ -78,7 +82,11 @@ create function outrider.admit(
   deliver_at   timestamptz default null,
   headers      jsonb default '{}'
 ) returns table (delivery_id text, destination_id text, created boolean, state text)
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+-- Planning each statement anew for its arrays takes longer than running it.
+set plan_cache_mode = force_generic_plan
+as $$
 #variable_conflict use_column
 declare
   limits outrider.ledger_setting;
@@ -246,9 +254,9 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
 $$;
 
 revoke all on function
-  outrider.identity_digest, outrider.delivery_identity, outrider.message_identity, outrider.check_headers,
+  outrider.identity_part, outrider.delivery_identity, outrider.message_identity, outrider.check_headers,
   outrider.admit, outrider.delivery_status
   from public;
 grant execute on function outrider.admit, outrider.delivery_status to outrider_application, outrider_operator;
-grant execute on function outrider.identity_digest, outrider.delivery_identity, outrider.message_identity
+grant execute on function outrider.identity_part, outrider.delivery_identity, outrider.message_identity
   to outrider_worker, outrider_operator;

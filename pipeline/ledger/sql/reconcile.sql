@@ -122,3 +122,9 @@ select outrider.ensure_partitions(%(days_ahead)s)
 
 -- name: drop_expired_partitions
 select outrider.drop_expired_partitions(%(outbox_days)s, %(attempt_days)s)
+
+-- name: count_run
+update outrider.run
+set counts = %(counts)s
+where run_id = %(run_id)s
+  and finished_at is null
