@@ -1,6 +1,5 @@
-"""Real Kafka and PostgreSQL from installed wheels and a locked jar list."""
+"""Real Kafka and PostgreSQL from installed wheels and a locked jar list.
 
-from pipeline.stack.embedded import EmbeddedStack
-from pipeline.stack.errors import StackError
-
-__all__ = ["EmbeddedStack", "StackError"]
+Start at `embedded.EmbeddedStack` (the servers, for code) or `supervisor` (`outrider up`). This file
+imports nothing, since the guard process loads the package and must stay small.
+"""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,36 +15,41 @@ from pipeline.stack.kafka_server import KafkaServer
 from pipeline.stack.postgres_server import PostgresServer
 from pipeline.stack.process_identity import ProcessIdentity
 
+SERVERS = ("kafka", "postgres")
+
 
 class EmbeddedStack:
-    """Starts both servers, and ends them with the process that started them.
+    """Starts the servers, and ends them with the process that started them, however that ends.
 
     `directory` keeps the data; without one it is in a temporary folder that `stop` removes.
     `fast` gives up PostgreSQL's protection against a crash of the machine: for tests.
-    `guarded` ends the servers when this process dies without stopping them.
+    `servers` leaves one out.
 
-    Raises StackError, after ending what had started, when a part cannot run.
+    Raises StackError, after ending what had started, when a server cannot run.
     """
 
-    def __init__(self, directory: Path | None = None, *, fast: bool = False, guarded: bool = True) -> None:
-        self._ephemeral = directory is None
+    def __init__(
+        self, directory: Path | None = None, *, fast: bool = False, servers: Collection[str] = SERVERS
+    ) -> None:
+        self.is_temporary = directory is None
         self.directory = (
             Path(tempfile.mkdtemp(prefix="outrider-")) if directory is None else directory.absolute()
         )
-        if self._ephemeral:
-            # PostgreSQL may have to run as another user; what is secret inside has modes of its own.
-            self.directory.chmod(0o711)
-        self._guarded = guarded
+        self.directory.mkdir(parents=True, exist_ok=True)
+        # PostgreSQL may have to run as another user; what is secret inside has a mode of its own.
+        self.directory.chmod(0o711)
+        self.logs = self.directory / "logs"
+        self.logs.mkdir(mode=0o700, exist_ok=True)
+        self._servers = frozenset(servers)
         self._guard: Guard | None = None
-        logs = self.directory / "logs"
-        self.kafka = KafkaServer(self.directory / "kafka", logs / "kafka.log", on_start=self.watch)
+        self.kafka = KafkaServer(self.directory / "kafka", self.logs / "kafka.log", on_start=self.watch)
         self.postgres = PostgresServer(
-            self.directory / "postgres", logs / "postgres.log", fast=fast, on_start=self.watch
+            self.directory / "postgres", self.logs / "postgres.log", fast=fast, on_start=self.watch
         )
 
     @property
     def postgres_dsn(self) -> str:
-        """Superuser's connection string of the database `outrider`."""
+        """Superuser's connection URI of the database `outrider`."""
         return self.postgres.dsn
 
     @property
@@ -52,35 +58,43 @@ class EmbeddedStack:
         return self.kafka.bootstrap_servers
 
     def start(self) -> None:
-        """Start both and wait until both answer."""
+        """Start the servers and wait until they answer."""
+        self._guard = Guard()
+        if self.is_temporary:
+            self._guard.remove(self.directory)
         try:
-            if self._guarded:
-                self._guard = Guard()
-                if self._ephemeral:
-                    self._guard.remove(self.directory)
             # The JVM warms up while PostgreSQL is initialised.
-            self.kafka.launch()
-            self.postgres.launch()
-            self.postgres.wait_ready()
-            self.kafka.wait_ready()
+            if "kafka" in self._servers:
+                self.kafka.launch()
+            if "postgres" in self._servers:
+                self.postgres.launch()
+                self.postgres.wait_ready()
+            if "kafka" in self._servers:
+                self.kafka.wait_ready()
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """End both, and remove temporary data. May be called again."""
+        """End the servers, and remove temporary data. May be called again."""
         self.kafka.stop()
         self.postgres.stop()
-        if self._ephemeral:
+        if self.is_temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
         if self._guard is not None:
             self._guard.close()
             self._guard = None
 
     def watch(self, process: ProcessIdentity, stop_signal: signal.Signals) -> None:
-        """Have a process ended when this one dies; for `on_start` of further processes."""
+        """Have a process ended when this one dies: the `on_start` of processes beside the servers."""
         if self._guard is not None:
             self._guard.end(process, stop_signal)
+
+    def detach(self) -> None:
+        """Let the servers, and what `watch` was told of, live on after this process."""
+        if self._guard is not None:
+            self._guard.release()
+            self._guard = None
 
     def __enter__(self) -> Self:
         self.start()

@@ -9,10 +9,10 @@ import signal
 import subprocess
 import tempfile
 from pathlib import Path
+from urllib.parse import quote
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from pipeline.stack.child_process import ChildProcess, Command, OnStart
 from pipeline.stack.errors import StackError
@@ -51,12 +51,13 @@ class PostgresServer:
 
     @property
     def dsn(self) -> str:
-        """Connection string of the superuser, with the password; valid from `start` on."""
+        """Connection URI of the superuser, with the password; valid from `start` on."""
         return self.dsn_for(user=SUPERUSER, password=self._password(), database=DATABASE)
 
     def dsn_for(self, *, user: str, password: str, database: str = DATABASE) -> str:
-        """Connection string of another role or database of this server."""
-        return make_conninfo(host=HOST, port=self._port, user=user, password=password, dbname=database)
+        """Connection URI of another role or database of this server."""
+        words = (quote(word, safe="") for word in (user, password, database))
+        return "postgresql://{}:{}@{host}:{port}/{}".format(*words, host=HOST, port=self._port)
 
     @property
     def process(self) -> ChildProcess:

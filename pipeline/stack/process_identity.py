@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 POLL_SECONDS = 0.02
-# Fields of /proc/<pid>/stat after the command's closing parenthesis: state, ..., start time.
+KILL_SECONDS = 10.0
+# Fields of /proc/<pid>/stat after the command's closing parenthesis.
 STATE_FIELD = 0
 START_FIELD = 19
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """A process id with the moment of its start: clock ticks since a boot, and that boot's id."""
+    """A process id with the moment of its start: a boot's id and clock ticks since that boot."""
 
     pid: int
     started: str
@@ -37,15 +39,6 @@ class ProcessIdentity:
             return False
         return True
 
-    def wait(self, seconds: float) -> bool:
-        """Wait for the end of a process that need not be a child; False after `seconds`."""
-        deadline = time.monotonic() + seconds
-        while self.is_alive:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(POLL_SECONDS)
-        return True
-
 
 def identity_of(pid: int) -> ProcessIdentity | None:
     """The process that has this id now, or None when there is none or only its zombie."""
@@ -58,6 +51,28 @@ def identity_of(pid: int) -> ProcessIdentity | None:
     if fields[STATE_FIELD] in ("Z", "X"):
         return None
     return ProcessIdentity(pid, f"{_boot_id()}/{fields[START_FIELD]}")
+
+
+def end_all(processes: Sequence[tuple[ProcessIdentity, signal.Signals]], seconds: float) -> list[int]:
+    """Send each process its signal, wait for all together, SIGKILL those that are left.
+
+    They need not be children. Returns the pids that SIGKILL had to end.
+    """
+    asked = [process for process, number in processes if process.send(number)]
+    stubborn = _still_alive(asked, seconds)
+    for process in stubborn:
+        process.send(signal.SIGKILL)
+    _still_alive(stubborn, KILL_SECONDS)
+    return [process.pid for process in stubborn]
+
+
+def _still_alive(processes: list[ProcessIdentity], seconds: float) -> list[ProcessIdentity]:
+    deadline = time.monotonic() + seconds
+    while alive := [process for process in processes if process.is_alive]:
+        if time.monotonic() >= deadline:
+            return alive
+        time.sleep(POLL_SECONDS)
+    return []
 
 
 @cache
