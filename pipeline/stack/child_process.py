@@ -52,11 +52,14 @@ class ChildProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._identity: ProcessIdentity | None = None
 
-    def start(self, keep_open: Sequence[int] = ()) -> None:
-        """Start it; `keep_open` are descriptors that it inherits. Raises StackError if it cannot run."""
+    def start(self, command: Command | None = None, *, keep_open: Sequence[int] = ()) -> None:
+        """Start it, from now on with another command if one is given.
+
+        `keep_open` are descriptors that it inherits. Raises StackError if it cannot run.
+        """
         if self.is_running:
             raise StackError(f"{self.name} runs already with pid {self.pid}")
-        command = self.command
+        command = self.command = command or self.command
         command.log.parent.mkdir(parents=True, exist_ok=True)
         credentials = command.user.popen_arguments() if command.user else {}
         try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from pipeline.stack.child_process import ChildProcess
 from pipeline.stack.guard import Guard
 from pipeline.stack.kafka_server import KafkaServer
 from pipeline.stack.postgres_server import PostgresServer
@@ -31,7 +32,7 @@ class EmbeddedStack:
     def __init__(
         self, directory: Path | None = None, *, fast: bool = False, servers: Collection[str] = SERVERS
     ) -> None:
-        self.is_temporary = directory is None
+        self._is_temporary = directory is None
         self.directory = (
             Path(tempfile.mkdtemp(prefix="outrider-")) if directory is None else directory.absolute()
         )
@@ -57,11 +58,24 @@ class EmbeddedStack:
         """Kafka's `host:port`."""
         return self.kafka.bootstrap_servers
 
+    @property
+    def temporary_folders(self) -> list[Path]:
+        """What `stop` removes; empty when the data is kept."""
+        if not self._is_temporary:
+            return []
+        return [self.directory, *([self.postgres.place] if "postgres" in self._servers else [])]
+
+    @property
+    def processes(self) -> dict[str, ChildProcess]:
+        """The started servers by name."""
+        servers: dict[str, KafkaServer | PostgresServer] = {"kafka": self.kafka, "postgres": self.postgres}
+        return {name: servers[name].process for name in SERVERS if name in self._servers}
+
     def start(self) -> None:
         """Start the servers and wait until they answer."""
         self._guard = Guard()
-        if self.is_temporary:
-            self._guard.remove(self.directory)
+        for folder in self.temporary_folders:
+            self._guard.remove(folder)
         try:
             # The JVM warms up while PostgreSQL is initialised.
             if "kafka" in self._servers:
@@ -79,8 +93,8 @@ class EmbeddedStack:
         """End the servers, and remove temporary data. May be called again."""
         self.kafka.stop()
         self.postgres.stop()
-        if self.is_temporary:
-            shutil.rmtree(self.directory, ignore_errors=True)
+        for folder in self.temporary_folders:
+            shutil.rmtree(folder, ignore_errors=True)
         if self._guard is not None:
             self._guard.close()
             self._guard = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import shutil
 import subprocess
 import uuid
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from pipeline.stack.locks import lock_within
 from pipeline.stack.ports import HOST, choose_ports
 from pipeline.stack.readiness import wait_ready
 
+FORMATTED_MARKER = "formatted"
 FORMAT_SECONDS = 60.0
 READY_SECONDS = 90.0
 STOP_SECONDS = 20.0
@@ -75,7 +77,7 @@ class KafkaServer:
             properties = server_properties(port=self._port, controller_port=controller_port)
             (self.directory / PROPERTIES_FILE).write_text(properties, encoding="ascii")
             (self.directory / LOG4J_FILE).write_text(log4j_configuration(), encoding="ascii")
-            if not (self.directory / DATA_FOLDER / "meta.properties").exists():
+            if not (self.directory / FORMATTED_MARKER).exists():
                 self._format()
             if self._process is None:
                 self._process = ChildProcess("kafka", self._command(command), on_start=self._on_start)
@@ -117,6 +119,8 @@ class KafkaServer:
         )
 
     def _format(self) -> None:
+        # What an interrupted attempt has left is not a whole log.
+        shutil.rmtree(self.directory / DATA_FOLDER, ignore_errors=True)
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode("ascii")
         arguments = ["format", "--standalone", "--cluster-id", cluster_id, "--config", PROPERTIES_FILE]
         try:
@@ -138,6 +142,7 @@ class KafkaServer:
             raise StackError(
                 f"cannot format {self.directory} for Kafka: {(done.stdout + done.stderr).strip()}"
             )
+        (self.directory / FORMATTED_MARKER).touch()
 
 
 def _java_command() -> list[str]:

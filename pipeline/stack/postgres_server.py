@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import tempfile
+from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
 
@@ -43,11 +45,32 @@ class PostgresServer:
     ) -> None:
         self.directory = directory
         self.log = log
-        self.data_directory = directory / "data"
         self._fast = fast
         self._on_start = on_start
         self._process: ChildProcess | None = None
         self._port = 0
+
+    @cached_property
+    def _user(self) -> SystemUser | None:
+        return server_user()
+
+    @cached_property
+    def place(self) -> Path:
+        """The folder of the data directory: `directory`, unless the server's user cannot get there.
+
+        That is so under a root's home; opening the folders above to everybody would be no service.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.directory.chmod(0o711)
+        if self._user is None or self._user.can_reach(self.directory):
+            return self.directory
+        name = hashlib.sha256(os.fsencode(self.directory.absolute())).hexdigest()[:16]
+        return ROOT_PLACE / f"data-{name}"
+
+    @property
+    def data_directory(self) -> Path:
+        """PostgreSQL's own folder; it belongs to the user who runs the server."""
+        return self.place / "data"
 
     @property
     def dsn(self) -> str:
@@ -78,21 +101,18 @@ class PostgresServer:
         if lock is None:
             raise StackError(f"another PostgreSQL runs on {self.directory}: end it, or use another folder")
         try:
-            user = server_user()
-            programs = find_postgres(user)
-            self.data_directory = self._place_data(user)
-            if not (self.data_directory / "PG_VERSION").exists():
-                self._initialise(programs, user)
+            programs = find_postgres(self._user)
+            if not self.data_directory.exists():
+                self._initialise(programs)
             self._check_version(programs)
             # We hold the lock that every server of this directory inherits: nobody runs on it, and a
             # pid file left by a crash could only name a stranger that has its number now.
             (self.data_directory / "postmaster.pid").unlink(missing_ok=True)
             (self._port,) = choose_ports(self.directory / "ports", 1)
+            command = self._command(programs)
             if self._process is None:
-                self._process = ChildProcess(
-                    "postgres", self._command(programs, user), on_start=self._on_start
-                )
-            self._process.start(keep_open=[lock])
+                self._process = ChildProcess("postgres", command, on_start=self._on_start)
+            self._process.start(command, keep_open=[lock])
         finally:
             os.close(lock)
 
@@ -128,7 +148,7 @@ class PostgresServer:
         self.stop()
         self.start()
 
-    def _command(self, programs: PostgresPrograms, user: SystemUser | None) -> Command:
+    def _command(self, programs: PostgresPrograms) -> Command:
         settings: dict[str, object] = {
             "listen_addresses": HOST,
             "port": self._port,
@@ -151,64 +171,50 @@ class PostgresServer:
             environment=_environment(),
             directory=self.data_directory,
             log=self.log,
-            user=user,
+            user=self._user,
             # SIGTERM would wait for clients to leave by themselves.
             stop_signal=signal.SIGINT,
         )
 
-    def _place_data(self, user: SystemUser | None) -> Path:
-        """Make the parent of the data directory, where `user` can get at it; return the latter."""
-        if user is None:
-            return self.directory / "data"
-        if user.can_reach(self.directory):
-            base = self.directory
-        else:
-            name = hashlib.sha256(os.fsencode(self.directory.absolute())).hexdigest()[:16]
-            base = ROOT_PLACE / f"data-{name}"
-            base.mkdir(parents=True, exist_ok=True)
-            base.chmod(0o755)
-        data = base / "data"
-        data.mkdir(mode=0o700, exist_ok=True)
-        os.chown(data, user.uid, user.gid)
-        return data
-
-    def _initialise(self, programs: PostgresPrograms, user: SystemUser | None) -> None:
+    def _initialise(self, programs: PostgresPrograms) -> None:
+        """Make the data directory under another name first: one that exists is whole."""
+        self.place.mkdir(parents=True, exist_ok=True)
+        self.place.chmod(0o711)
         self._new_password()
-        with tempfile.NamedTemporaryFile("w", prefix="outrider-") as password_file:
+        partial = self.place / "data.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(mode=0o700)
+        with tempfile.NamedTemporaryFile("w", prefix="initdb-", dir=self.place) as password_file:
             password_file.write(self._password())
             password_file.flush()
-            if user is not None:
-                os.chown(password_file.name, user.uid, user.gid)
-            arguments = ["--auth=scram-sha-256", "--encoding=UTF8", "--no-locale", "--no-instructions"]
-            arguments += [
-                "--username",
-                SUPERUSER,
-                "--pwfile",
-                password_file.name,
-                "--pgdata",
-                str(self.data_directory),
-            ]
-            if self._fast:
-                arguments.append("--no-sync")
-            credentials = user.popen_arguments() if user else {}
-            try:
-                done = subprocess.run(
-                    [programs.initdb, *arguments],
-                    env=_environment(),
-                    cwd="/",
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                    timeout=INITDB_SECONDS,
-                    **credentials,
-                )
-            except subprocess.TimeoutExpired:
-                raise StackError(
-                    f"initdb in {self.data_directory} took longer than {INITDB_SECONDS:g} s"
-                ) from None
+            if self._user is not None:
+                for path in (partial, Path(password_file.name)):
+                    os.chown(path, self._user.uid, self._user.gid)
+            self._run_initdb(programs, partial, password_file.name)
+        partial.rename(self.data_directory)
+
+    def _run_initdb(self, programs: PostgresPrograms, data: Path, password_file: str) -> None:
+        arguments = ["--auth=scram-sha-256", "--encoding=UTF8", "--no-locale", "--no-instructions"]
+        arguments += ["--username", SUPERUSER, "--pwfile", password_file, "--pgdata", str(data)]
+        if self._fast:
+            arguments.append("--no-sync")
+        credentials = self._user.popen_arguments() if self._user else {}
+        try:
+            done = subprocess.run(
+                [programs.initdb, *arguments],
+                env=_environment(),
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=INITDB_SECONDS,
+                **credentials,
+            )
+        except subprocess.TimeoutExpired:
+            raise StackError(f"initdb in {data} took longer than {INITDB_SECONDS:g} s") from None
         if done.returncode != 0:
-            raise StackError(f"initdb in {self.data_directory} failed: {(done.stdout + done.stderr).strip()}")
+            raise StackError(f"initdb in {data} failed: {(done.stdout + done.stderr).strip()}")
 
     def _check_version(self, programs: PostgresPrograms) -> None:
         major = (self.data_directory / "PG_VERSION").read_text(encoding="ascii").strip()

@@ -31,12 +31,12 @@ class SystemUser:
         return {"user": self.uid, "group": self.gid, "extra_groups": []}
 
     def can_reach(self, path: Path) -> bool:
-        """Whether this user may pass through every folder above `path` and read `path` itself.
+        """Whether this user may pass through every folder above `path`, and enter or run `path` itself.
 
         The kernel is asked, since modes alone do not tell (ACLs, mount options).
         """
         shell = subprocess.run(
-            ["/bin/sh", "-c", 'test -r "$1" && test -x "$1"', "sh", path],
+            ["/bin/sh", "-c", 'test -x "$1"', "sh", path],
             check=False,
             capture_output=True,
             cwd="/",
