@@ -1,0 +1,149 @@
+"""Faust's transport with bookkeeping of its own, so that an offset is committed only when all before it are done.
+
+Faust's own bookkeeping loses messages that are acked out of order, and never catches up behind transaction markers.
+Here every offset is noted in its partition's tracker (pipeline/core/tracker.py) where it is fetched, in the consumer's
+thread, before anything can drop it; what is committed is the tracker's next offset and nothing else.
+
+What is overridden is private to Faust 0.15.3 and aiokafka, which pyproject.toml pins;
+tests/unit/test_delivery_transport.py fails when a new version renames any of it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import uvloop
+from faust.transport.drivers import aiokafka as driver
+from faust.types import TP
+
+from pipeline.core.tracker import CompletionTracker
+
+
+class Origin(NamedTuple):
+    """Where a message came from. The generation tells one assignment of a partition from the next."""
+
+    topic: str
+    partition: int
+    generation: int
+    offset: int
+
+
+class OrderedConsumerThread(driver.AIOKafkaConsumerThread):  # type: ignore[misc]  # the driver has no types
+    """Fetches committed records only, and tells the consumer of each one before anybody else sees it."""
+
+    def _create_worker_consumer(self, transport: Any) -> Any:
+        consumer = super()._create_worker_consumer(transport)
+        # The driver reads uncommitted records unless Faust's own transactions are on.
+        consumer._isolation_level = "read_committed"
+        return consumer
+
+    async def _fetch_records(
+        self, consumer: Any, active_partitions: Any, timeout: float | None = None, max_records: int | None = None
+    ) -> Any:
+        records = await super()._fetch_records(consumer, active_partitions, timeout=timeout, max_records=max_records)
+        # Nothing is awaited from the fetch to here, so records and positions belong together; and a caller that
+        # was cancelled meanwhile drops records that are on the books already.
+        subscription = consumer._subscription.subscription
+        assignment = None if subscription is None else subscription.assignment
+        if assignment is not None:
+            positions = {
+                tp: assignment.state_value(tp).position
+                for tp in assignment.tps
+                if assignment.state_value(tp).has_valid_position
+            }
+            self.consumer.note_fetched(consumer._coordinator.generation, records, positions)
+        return records
+
+
+class OrderedConsumer(driver.Consumer):  # type: ignore[misc]
+    """Consumer whose commits follow the trackers. Its public additions take an Origin."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._trackers: dict[TP, CompletionTracker] = {}
+        # The consumer's thread notes what was fetched, the event loop does everything else.
+        self._trackers_lock = threading.Lock()
+
+    def note_fetched(self, generation: int, records: Mapping[Any, Any], positions: Mapping[Any, int]) -> None:
+        """Note a fetch: its records by partition, and where each partition's next fetch begins."""
+        with self._trackers_lock:
+            for tp, position in positions.items():
+                tracker = self._trackers.get(tp)
+                if tracker is not None and tracker.generation == generation:
+                    tracker.fetched([record.offset for record in records.get(tp, ())], position)
+
+    def admit(self, origin: Origin) -> bool:
+        """Whether this message is to be handled: it belongs to the current assignment and was not seen in it before."""
+        with self._trackers_lock:
+            tracker = self._current(origin)
+            return tracker is not None and tracker.admit(origin.offset)
+
+    def is_current(self, origin: Origin) -> bool:
+        """Whether the assignment that the message came in still holds."""
+        return self._current(origin) is not None
+
+    def done(self, origin: Origin) -> bool:
+        """The message is settled or parked. False where its assignment is over: another worker reads it again."""
+        with self._trackers_lock:
+            tracker = self._current(origin)
+            return tracker is not None and tracker.done(origin.offset)
+
+    def unsettled(self, tp: TP) -> int:
+        """Messages of a partition that were fetched and are not done."""
+        tracker = self._trackers.get(tp)
+        return 0 if tracker is None else tracker.unsettled
+
+    def unsettled_in_all(self) -> int:
+        """Messages of all partitions that were fetched and are not done."""
+        return sum(tracker.unsettled for tracker in list(self._trackers.values()))
+
+    def _current(self, origin: Origin) -> CompletionTracker | None:
+        tracker = self._trackers.get((origin.topic, origin.partition))
+        return tracker if tracker is not None and tracker.generation == origin.generation else None
+
+    # From here on: what Faust calls.
+
+    def _new_consumer_thread(self) -> OrderedConsumerThread:
+        return OrderedConsumerThread(self, loop=self.loop, beacon=self.beacon, thread_loop=uvloop.new_event_loop())
+
+    async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
+        with self._trackers_lock:
+            self._trackers = {tp: CompletionTracker(generation_id) for tp in assigned}
+        await super().on_partitions_assigned(assigned, generation_id)
+
+    async def on_partitions_revoked(self, revoked: set[TP]) -> None:
+        with self._trackers_lock:
+            for tp in revoked:
+                self._trackers.pop(tp, None)
+        await super().on_partitions_revoked(revoked)
+
+    def ack(self, message: Any) -> bool:
+        message.acked = True
+        return self.done(Origin(message.topic, message.partition, message.generation_id, message.offset))
+
+    def _filter_tps_with_pending_acks(self, topics: Any = None) -> Iterator[TP]:
+        return (tp for tp in list(self._trackers) if topics is None or tp in topics or tp.topic in topics)
+
+    def _new_offset(self, tp: TP) -> int | None:
+        with self._trackers_lock:
+            tracker = self._trackers.get(tp)
+            return tracker.next_offset if tracker is not None and tracker.next_offset > 0 else None
+
+    async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
+        """Gaps need no bookkeeping: an offset without a message is never fetched."""
+
+    def verify_event_path(self, now: float, tp: TP) -> None:
+        """Faust would report partitions that are held back on purpose as stuck."""
+
+
+class OrderedTransport(driver.Transport):  # type: ignore[misc]
+    """Set it by ``app.transport = OrderedTransport(urls, app)``."""
+
+    Consumer = OrderedConsumer
+
+
+def broker_addresses(bootstrap_servers: str) -> Iterable[str]:
+    """``host:port`` of each broker in a comma-separated list."""
+    return (address.strip() for address in bootstrap_servers.split(",") if address.strip())
