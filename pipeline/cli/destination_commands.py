@@ -1,0 +1,322 @@
+"""``outrider destination …``: receivers, their limits and their secrets."""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import psycopg
+import typer
+
+from pipeline.cli.acting import AsJson, Operator, OptionalReason, Reason, act
+from pipeline.cli.destination_rules import RuleError, check_url, parse_networks
+from pipeline.cli.errors import CommandError
+from pipeline.cli.output import print_columns, print_fields, print_json, visible
+from pipeline.ledger import operator as ledger
+from pipeline.settings import load_settings
+
+SECRET_BYTES = 32
+_SECRET = re.compile(r"whsec_(?P<key>[A-Za-z0-9+/]+=*)")
+_SUBSCRIPTION = re.compile(r"[^*\x00-\x1f\x7f]+(\.\*)?|\*")
+
+DestinationId = Annotated[str, typer.Argument(help="Name of the destination.")]
+Rate = Annotated[float | None, typer.Option(min=0.0001, max=100_000, help="Requests started per second. [default: 50]")]
+Burst = Annotated[int | None, typer.Option(min=1, max=100_000, help="Starts that may come at once. [default: 50]")]
+Concurrency = Annotated[int | None, typer.Option(min=1, max=10_000, help="Requests in flight. [default: 16]")]
+TimeoutSeconds = Annotated[float | None, typer.Option(min=0.1, max=300, help="One request, all of it. [default: 20]")]
+FirstDelay = Annotated[
+    float | None, typer.Option(min=0.01, max=86_400, help="Seconds before the first retry. [default: 10]")
+]
+Factor = Annotated[float | None, typer.Option(min=1, max=100, help="Growth of the delay. [default: 3]")]
+MaxDelay = Annotated[
+    float | None, typer.Option(min=0.01, max=604_800, help="Longest delay in seconds. [default: 21600]")
+]
+MaxAttempts = Annotated[int | None, typer.Option(min=1, max=1_000, help="Attempts before it is dead. [default: 20]")]
+MaxAge = Annotated[float | None, typer.Option(min=1, help="Seconds before it is dead. [default: 432000]")]
+AllowHttp = Annotated[bool, typer.Option("--allow-http", help="Accept a URL without TLS.")]
+Networks = Annotated[
+    list[str] | None, typer.Option("--allow-network", help="Private network (CIDR) it may lie in; repeatable.")
+]
+Subscribe = Annotated[
+    list[str] | None, typer.Option(help="Event type: 'media.processed', 'media.*' or '*'; repeatable.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="Receivers, their limits and their secrets.")
+    group.command("add")(add)
+    group.command("set")(change)
+    group.command("list")(show_all)
+    group.command("show")(show)
+    group.command("enable")(enable)
+    group.command("disable")(disable)
+    group.command("rotate-secret")(rotate_secret)
+    app.add_typer(group, name="destination")
+
+
+def add(
+    destination_id: DestinationId,
+    *,
+    url: Annotated[str, typer.Option(help="Where to POST.")],
+    rate: Rate = None,
+    burst: Burst = None,
+    concurrency: Concurrency = None,
+    timeout_seconds: TimeoutSeconds = None,
+    retry_first_delay_seconds: FirstDelay = None,
+    retry_factor: Factor = None,
+    retry_max_delay_seconds: MaxDelay = None,
+    retry_max_attempts: MaxAttempts = None,
+    retry_max_age_seconds: MaxAge = None,
+    allow_http: AllowHttp = False,
+    allow_network: Networks = None,
+    subscribe: Subscribe = None,
+    secret_file: Annotated[
+        Path | None, typer.Option(help="File with a whsec_ secret to take over; - reads stdin. Default: a new one.")
+    ] = None,
+    operator: Operator = None,
+    reason: OptionalReason = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add a receiver, and print its signing secret: this once, and never again."""
+    settings = ledger.DestinationSettings(
+        url=url,
+        start_rate_per_second=rate,
+        burst=burst,
+        concurrency=concurrency,
+        timeout_seconds=timeout_seconds,
+        retry_first_delay_seconds=retry_first_delay_seconds,
+        retry_factor=retry_factor,
+        retry_max_delay_seconds=retry_max_delay_seconds,
+        retry_max_attempts=retry_max_attempts,
+        retry_max_age_seconds=retry_max_age_seconds,
+        allowed_networks=allow_network,
+    )
+    if not destination_id.isprintable() or not 1 <= len(destination_id) <= 200:
+        raise CommandError("a destination's name has 1 to 200 printable characters")
+    _check_subscriptions(subscribe)
+    with _one_line_errors():
+        check_url(url, allow_http=allow_http, networks=parse_networks(allow_network or []))
+    secret = _new_secret() if secret_file is None else _read_secret(secret_file)
+    with _ledger() as connection:
+        made = ledger.add_destination(
+            connection,
+            destination_id,
+            settings,
+            subscriptions=subscribe or [],
+            secret=secret,
+            act=act(operator, reason),
+        )
+    _print_secret(destination_id, made, as_json, "added")
+
+
+def change(
+    destination_id: DestinationId,
+    *,
+    url: Annotated[str | None, typer.Option(help="Where to POST.")] = None,
+    rate: Rate = None,
+    burst: Burst = None,
+    concurrency: Concurrency = None,
+    timeout_seconds: TimeoutSeconds = None,
+    retry_first_delay_seconds: FirstDelay = None,
+    retry_factor: Factor = None,
+    retry_max_delay_seconds: MaxDelay = None,
+    retry_max_attempts: MaxAttempts = None,
+    retry_max_age_seconds: MaxAge = None,
+    allow_http: AllowHttp = False,
+    allow_network: Networks = None,
+    no_network: Annotated[bool, typer.Option("--no-network", help="Allow no private network any more.")] = False,
+    subscribe: Subscribe = None,
+    unsubscribe: Annotated[list[str] | None, typer.Option(help="Event type as it was subscribed; repeatable.")] = None,
+    operator: Operator = None,
+    reason: OptionalReason = None,
+) -> None:
+    """Change what is given, and nothing else. --allow-network replaces the whole list."""
+    if allow_network and no_network:
+        raise CommandError("--allow-network and --no-network exclude each other")
+    settings = ledger.DestinationSettings(
+        url=url,
+        start_rate_per_second=rate,
+        burst=burst,
+        concurrency=concurrency,
+        timeout_seconds=timeout_seconds,
+        retry_first_delay_seconds=retry_first_delay_seconds,
+        retry_factor=retry_factor,
+        retry_max_delay_seconds=retry_max_delay_seconds,
+        retry_max_attempts=retry_max_attempts,
+        retry_max_age_seconds=retry_max_age_seconds,
+        allowed_networks=[] if no_network else allow_network,
+    )
+    if not (settings.given() or subscribe or unsubscribe):
+        raise CommandError("nothing to change: name at least one setting (see --help)")
+    _check_subscriptions(subscribe)
+    with _one_line_errors():
+        parse_networks(allow_network or [])
+    with _ledger() as connection, connection.transaction():
+        if settings.url is not None or settings.allowed_networks is not None:
+            old_url, old_networks = ledger.reachable_settings(connection, destination_id)
+            networks = old_networks if settings.allowed_networks is None else settings.allowed_networks
+            # A URL that stands already was accepted without TLS once.
+            http_stands = url is None and old_url.startswith("http:")
+            check_url(url or old_url, allow_http=allow_http or http_stands, networks=parse_networks(networks))
+        ledger.set_destination(
+            connection,
+            destination_id,
+            settings,
+            subscribe=subscribe or [],
+            unsubscribe=unsubscribe or [],
+            act=act(operator, reason),
+        )
+    print(f"changed {visible(destination_id)}: workers take it up within seconds")
+
+
+def show_all(as_json: AsJson = False) -> None:
+    """List every receiver with its limits."""
+    with _ledger() as connection:
+        entries = ledger.list_destinations(connection)
+    if as_json:
+        print_json(entries)
+        return
+    print_columns(
+        ("DESTINATION", "ENABLED", "RATE/S", "BURST", "IN FLIGHT", "SUBSCRIBED TO", "URL"),
+        [
+            (
+                entry.destination_id,
+                "yes" if entry.enabled else f"no: {entry.disabled_reason}",
+                f"{entry.start_rate_per_second:g}",
+                entry.burst,
+                entry.concurrency,
+                ", ".join(entry.subscriptions) or None,
+                entry.url,
+            )
+            for entry in entries
+        ],
+    )
+
+
+def show(destination_id: DestinationId, as_json: AsJson = False) -> None:
+    """Everything about one receiver but its secrets."""
+    with _ledger() as connection:
+        entry = _entry(connection, destination_id)
+        keys = ledger.list_secrets(connection, destination_id)
+        unsettled = ledger.unsettled_by_state(connection, destination_id)
+    if as_json:
+        print_json({**asdict(entry), "secrets": keys, "unsettled": unsettled})
+        return
+    fields = asdict(entry) | {
+        name: ", ".join(getattr(entry, name)) or None for name in ("allowed_networks", "subscriptions")
+    }
+    print_fields(fields.items())
+    print_fields(("secret " + key.key_id, _key_state(key)) for key in keys)
+    print_fields(unsettled.items())
+
+
+def enable(destination_id: DestinationId, reason: Reason, operator: Operator = None) -> None:
+    """Let deliveries to it start again; what waited is due at once."""
+    _switch(destination_id, operator, reason, enabled=True)
+
+
+def disable(destination_id: DestinationId, reason: Reason, operator: Operator = None) -> None:
+    """Hold deliveries to it: they wait, and none is lost. Requests in flight end as they would."""
+    _switch(destination_id, operator, reason, enabled=False)
+
+
+def rotate_secret(
+    destination_id: DestinationId,
+    *,
+    overlap_hours: Annotated[
+        float, typer.Option(min=0, max=8_760, help="How long the secret before signs too; 0 when it leaked.")
+    ] = 24.0,
+    secret_file: Annotated[
+        Path | None, typer.Option(help="File with the whsec_ secret to use; - reads stdin. Default: a new one.")
+    ] = None,
+    operator: Operator = None,
+    reason: OptionalReason = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a new signing secret and print it: this once, and never again."""
+    secret = _new_secret() if secret_file is None else _read_secret(secret_file)
+    with _ledger() as connection:
+        made = ledger.rotate_secret(
+            connection, destination_id, secret, act(operator, reason), overlap_seconds=overlap_hours * 3_600
+        )
+    _print_secret(destination_id, made, as_json, "rotated")
+
+
+def _switch(destination_id: str, operator: str | None, reason: str, *, enabled: bool) -> None:
+    with _ledger() as connection:
+        switched = ledger.switch_destination(connection, destination_id, act(operator, reason), enabled=enabled)
+    word = "enabled" if enabled else "disabled"
+    print(f"{word} {visible(destination_id)}" if switched else f"{visible(destination_id)} is {word} already")
+
+
+def _entry(connection: psycopg.Connection, destination_id: str) -> ledger.DestinationEntry:
+    entries = ledger.list_destinations(connection, destination_id)
+    if not entries:
+        raise ledger.NoSuchDestinationError(destination_id)
+    return entries[0]
+
+
+@contextmanager
+def _ledger() -> Iterator[psycopg.Connection]:
+    with _one_line_errors(), ledger.operator_connection(load_settings().postgres_conninfo) as connection:
+        yield connection
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    try:
+        yield
+    except RuleError as error:
+        raise CommandError(str(error)) from None
+    except ledger.NoSuchDestinationError as error:
+        raise CommandError(f"no destination {error}: see outrider destination list") from None
+    except ledger.DestinationExistsError as error:
+        raise CommandError(f"destination {error} exists already: change it with outrider destination set") from None
+    except psycopg.errors.CheckViolation as error:
+        raise CommandError(f"the schema refuses it: {error.diag.message_primary}") from None
+
+
+def _check_subscriptions(event_types: list[str] | None) -> None:
+    for event_type in event_types or []:
+        if not _SUBSCRIPTION.fullmatch(event_type):
+            raise CommandError(f"subscription {event_type!r}: write a type, a prefix such as 'media.*', or '*'")
+
+
+def _new_secret() -> str:
+    return "whsec_" + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
+
+
+def _read_secret(path: Path) -> str:
+    try:
+        text = sys.stdin.readline() if str(path) == "-" else path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"--secret-file: cannot read {path}: {error}") from None
+    match = _SECRET.fullmatch(text.strip())
+    try:
+        key = base64.b64decode(match["key"], validate=True) if match else b""
+    except ValueError:
+        key = b""
+    if not 24 <= len(key) <= 64:
+        raise CommandError("--secret-file: the secret must be whsec_ and base64 of 24 to 64 bytes")
+    return text.strip()
+
+
+def _print_secret(destination_id: str, made: ledger.NewSecret, as_json: bool, verb: str) -> None:
+    if as_json:
+        print_json({"destination_id": destination_id, "key_id": made.key_id, "secret": made.secret})
+        return
+    print(f"{verb} {visible(destination_id)}; its signing secret, shown this once ({made.key_id}):")
+    print(made.secret)
+
+
+def _key_state(key: ledger.SecretEntry) -> str:
+    if key.valid_until is None:
+        return f"current, since {visible(key.created_at)}"
+    return f"{'signs too until' if key.is_valid else 'retired'} {visible(key.valid_until)}"

@@ -1,0 +1,73 @@
+"""What may become a destination: its URL and the networks it may lie in. Pure; the sender checks addresses again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from urllib.parse import urlsplit
+
+URL_BYTES_MAX = 2_048
+
+Network = IPv4Network | IPv6Network
+_LOOPBACK: tuple[IPv4Address | IPv6Address, ...] = (ip_address("127.0.0.1"), ip_address("::1"))
+
+
+class RuleError(ValueError):
+    """What is wrong with it and what to do, in one line."""
+
+
+def parse_networks(texts: Sequence[str]) -> list[Network]:
+    """Raises RuleError for what is no network in CIDR notation."""
+    networks: list[Network] = []
+    for text in texts:
+        try:
+            networks.append(ip_network(text))
+        except ValueError as error:
+            raise RuleError(f"network {text!r}: {error}; write it as 10.1.0.0/16 or fd00::/8") from None
+    return networks
+
+
+def check_url(url: str, *, allow_http: bool, networks: Sequence[Network]) -> None:
+    """Raises RuleError where the URL cannot be posted to, or leads inside without leave.
+
+    Host names are checked for what they resolve to with each request; only what can be seen in the URL itself is
+    refused here.
+    """
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise RuleError(f"URL {url!r} has a space, a control character or one outside ASCII; percent-encode it")
+    if len(url) > URL_BYTES_MAX:
+        raise RuleError(f"the URL has {len(url)} bytes, the limit is {URL_BYTES_MAX}")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise RuleError(f"URL {url!r}: {error}") from None
+    if parts.scheme not in ("http", "https"):
+        raise RuleError(f"URL {url!r} must begin with https://")
+    if not host or port == 0:
+        raise RuleError(f"URL {url!r} names no host that can be reached")
+    if parts.username is not None or parts.password is not None:
+        raise RuleError("the URL has a user or password in it; receivers verify the signature instead")
+    if parts.fragment:
+        raise RuleError(f"URL {url!r} has a fragment, which is never sent; leave it out")
+    if parts.scheme == "http" and not allow_http:
+        raise RuleError(f"URL {url!r} would be sent in the clear; use https, or say --allow-http")
+    _check_host(host, networks)
+
+
+def _check_host(host: str, networks: Sequence[Network]) -> None:
+    if host.rstrip(".") == "localhost" or host.rstrip(".").endswith(".localhost"):
+        if not any(_holds(network, address) for address in _LOOPBACK for network in networks):
+            raise RuleError(f"{host} is this machine; allow it with --allow-network 127.0.0.0/8")
+        return
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return  # a name
+    is_public = address.is_global and not address.is_multicast
+    if not is_public and not any(_holds(network, address) for network in networks):
+        raise RuleError(f"{host} is not a public address; allow it with --allow-network {ip_network(address)}")
+
+
+def _holds(network: Network, address: IPv4Address | IPv6Address) -> bool:
+    return network.version == address.version and address in network

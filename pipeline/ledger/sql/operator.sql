@@ -1,0 +1,102 @@
+-- What operators change, each time with the run that records it in the same transaction.
+
+-- name: record_run
+-- An act that is over when it commits.
+insert into outrider.run (kind, woken_by, operator, reason, counts, finished_at)
+values (%(kind)s, 'operator', %(operator)s, %(reason)s, %(counts)s, clock_timestamp())
+returning run_id
+
+-- name: wake_reconciler
+select pg_notify('outrider_wakeup', '')
+
+-- name: add_destination
+-- With the schema's defaults; set_destination gives it the rest.
+insert into outrider.destination (destination_id, url)
+values (%(destination_id)s, %(url)s)
+on conflict do nothing
+returning destination_id
+
+-- name: lock_destination
+select url, enabled, allowed_networks::text[] as allowed_networks
+from outrider.destination
+where destination_id = %(destination_id)s
+for no key update
+
+-- name: set_destination
+-- NULL leaves a setting as it is.
+update outrider.destination
+set url = coalesce(%(url)s, url),
+    start_rate_per_second = coalesce(%(start_rate_per_second)s, start_rate_per_second),
+    burst = coalesce(%(burst)s, burst),
+    concurrency = coalesce(%(concurrency)s, concurrency),
+    timeout_seconds = coalesce(%(timeout_seconds)s, timeout_seconds),
+    retry_first_delay_seconds = coalesce(%(retry_first_delay_seconds)s, retry_first_delay_seconds),
+    retry_factor = coalesce(%(retry_factor)s, retry_factor),
+    retry_max_delay_seconds = coalesce(%(retry_max_delay_seconds)s, retry_max_delay_seconds),
+    retry_max_attempts = coalesce(%(retry_max_attempts)s, retry_max_attempts),
+    retry_max_age_seconds = coalesce(%(retry_max_age_seconds)s, retry_max_age_seconds),
+    allowed_networks = coalesce(%(allowed_networks)s::text[]::cidr[], allowed_networks),
+    updated_at = clock_timestamp()
+where destination_id = %(destination_id)s
+
+-- name: switch_destination
+update outrider.destination
+set enabled = %(enabled)s,
+    disabled_reason = case when %(enabled)s then null else %(reason)s end,
+    updated_at = clock_timestamp()
+where destination_id = %(destination_id)s
+  and enabled <> %(enabled)s
+returning destination_id
+
+-- name: subscribe
+insert into outrider.subscription (destination_id, event_type)
+select %(destination_id)s, t from unnest(%(event_types)s::text[]) as t
+on conflict do nothing
+
+-- name: unsubscribe
+delete from outrider.subscription
+where destination_id = %(destination_id)s
+  and event_type = any (%(event_types)s)
+
+-- name: retire_secrets
+-- The current secret goes on signing, beside the next one, until then.
+update outrider.destination_secret
+set valid_until = statement_timestamp() + make_interval(secs => %(overlap_seconds)s)
+where destination_id = %(destination_id)s
+  and valid_until is null
+
+-- name: add_secret
+insert into outrider.destination_secret (destination_id, secret)
+values (%(destination_id)s, %(secret)s)
+returning secret_id
+
+-- name: list_destinations
+select x.destination_id, x.url, x.enabled, x.disabled_reason, x.start_rate_per_second, x.burst, x.concurrency,
+       x.timeout_seconds, x.retry_first_delay_seconds, x.retry_factor, x.retry_max_delay_seconds,
+       x.retry_max_attempts, x.retry_max_age_seconds, x.allowed_networks::text[] as allowed_networks,
+       x.created_at, x.updated_at,
+       array(select s.event_type from outrider.subscription s
+             where s.destination_id = x.destination_id order by s.event_type) as subscriptions
+from outrider.destination x
+where %(destination_id)s::text is null or x.destination_id = %(destination_id)s
+order by x.destination_id
+
+-- name: list_secrets
+select k.secret_id as key_id, k.created_at, k.valid_until,
+       k.valid_until is null or k.valid_until > statement_timestamp() as is_valid
+from outrider.destination_secret k
+where k.destination_id = %(destination_id)s
+order by k.created_at desc, k.secret_id
+
+-- name: unsettled_by_state
+select w.state, w.rows
+from (
+  select 'pending' as state, (select count(*) from outrider.delivery d
+                              where d.destination_id = %(destination_id)s and d.state = 'pending') as rows
+  union all
+  select 'enqueued', (select count(*) from outrider.delivery d
+                      where d.destination_id = %(destination_id)s and d.state = 'enqueued')
+  union all
+  select 'leased', (select count(*) from outrider.delivery d
+                    where d.destination_id = %(destination_id)s and d.state = 'leased')
+) w
