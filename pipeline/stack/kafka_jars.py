@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pipeline.stack.cache import CACHE_VARIABLE, cache_directory
+from pipeline.stack.certificates import trust_system_certificates
 from pipeline.stack.download_progress import DownloadProgress, download_progress
 from pipeline.stack.errors import StackError
 from pipeline.stack.locks import locked
@@ -132,6 +133,7 @@ def _fill(directory: Path, jars: list[LockedJar], fetch: FetchJar) -> None:
     total_bytes = sum(jar.size_bytes for jar in missing)
     with (
         tempfile.TemporaryDirectory(prefix="fetch-", dir=directory) as scratch,
+        trust_system_certificates(),
         download_progress("Apache Kafka", len(missing), total_bytes) as progress,
         ThreadPoolExecutor(DOWNLOADS_AT_ONCE, thread_name_prefix="jar") as pool,
     ):
