@@ -1,0 +1,42 @@
+"""Everything that one connector needs to know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from connectors.router import Route
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConnectorConfig:
+    """``conninfo`` is libpq's connection string; ``kafka`` is librdkafka's configuration with addresses and
+    security settings. Both may hold secrets, so neither is shown by repr.
+
+    A Kafka transaction closes after ``transaction_rows`` rows, after ``transaction_bytes`` of source messages, or
+    as soon as nothing more has arrived. The broker gives it up after ``transaction_timeout_seconds``; the
+    transaction of the first snapshot may take ``snapshot_timeout_seconds`` (brokers allow 15 minutes by default).
+    """
+
+    conninfo: str = field(repr=False)
+    kafka: Mapping[str, Any] = field(repr=False)
+    slot: str
+    publication: str
+    routes: tuple[Route, ...]
+    transactional_id: str
+    positions_topic: str
+    quarantine_topic: str
+    transaction_rows: int = 2_000
+    transaction_bytes: int = 4 * 1024 * 1024
+    transaction_timeout_seconds: float = 60.0
+    snapshot_timeout_seconds: float = 900.0
+    idle_position_seconds: float = 10.0
+    backoff_max_seconds: float = 10.0
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Every topic that is written to."""
+        return tuple(
+            dict.fromkeys((*(route.topic for route in self.routes), self.quarantine_topic, self.positions_topic))
+        )

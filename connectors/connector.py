@@ -1,0 +1,91 @@
+"""The loop: rows from PostgreSQL's stream into Kafka transactions, and what to do when either side fails.
+
+A session runs from taking the slot to losing it, in this order:
+
+1. take the slot, which only one connection can read: another connector waits here as a standby;
+2. fence the transactional id, so that nothing of an older connector can still be committed;
+3. read the stored position, which is final now, and decide how to start;
+4. stream: rows and their position go into Kafka transactions; PostgreSQL is told to forget only what
+   a committed position covers.
+
+Any failure ends the session, and the next one begins at 1 after a pause. Nothing is carried over in
+memory, so there is one way to recover, whatever failed: an error, a lost connection, or a crash.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+import psycopg
+import structlog
+
+from connectors.config import ConnectorConfig
+from connectors.errors import ConfigurationError, ConnectorError, SlotActiveError, TransientError, one_line
+from connectors.postgres.pgoutput import DecodeError
+from connectors.router import RouteError, Router, TextFormNeededError
+from connectors.session import Session, StoppedError
+from connectors.status import ConnectorStatus, State
+from connectors.stop import StopSignal
+
+_log = structlog.get_logger(__name__)
+
+BACKOFF_FIRST_SECONDS: Final = 0.1
+
+
+class Connector:
+    """One connector, run by the thread that calls :meth:`run`."""
+
+    def __init__(self, config: ConnectorConfig, stop: StopSignal, status: ConnectorStatus | None = None) -> None:
+        self._config = config
+        self._stop = stop
+        self.status = ConnectorStatus() if status is None else status
+        self._router = Router(config.routes)
+        self._binary = True
+        self._has_streamed = False
+
+    def run(self) -> None:
+        """Stream until the stop signal is set; the open transaction is finished first.
+
+        Raises ConfigurationError where the first session cannot begin for a reason that time does not mend.
+        After rows have flowed once, every failure is tried again, with pauses up to ``backoff_max_seconds``.
+        """
+        pause = BACKOFF_FIRST_SECONDS
+        while not self._stop.is_set():
+            transactions = self.status.transactions
+            try:
+                self._session()
+            except StoppedError:
+                break
+            except TextFormNeededError as error:
+                _log.info("a type has no known binary form, the stream will send text", table=str(error))
+                self._binary = False
+            except ConnectorError as error:
+                if isinstance(error, ConfigurationError) and not self._has_streamed:
+                    raise
+                if self.status.transactions > transactions:
+                    pause = BACKOFF_FIRST_SECONDS
+                self._note_failure(error, pause)
+                self._stop.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311  # spreads retries, guards nothing
+                pause = min(pause * 2, self._config.backoff_max_seconds)
+        self.status.enter("stopped")
+
+    def _note_failure(self, error: ConnectorError, pause: float) -> None:
+        state: State = "waiting for slot" if isinstance(error, SlotActiveError) else "reconnecting"
+        if self.status.reason != str(error):
+            _log.warning("no rows flow", state=state, reason=one_line(error), pause_seconds_max=pause)
+        self.status.enter(state, one_line(error))
+        self.status.reconnects += 1
+
+    def _session(self) -> None:
+        try:
+            with Session(self._config, self._router, self._stop, self.status, binary=self._binary) as session:
+                session.run()
+        except psycopg.Error as error:
+            raise TransientError(f"PostgreSQL: {one_line(error)}") from None
+        except DecodeError as error:
+            raise TransientError(f"the stream cannot be understood: {error}") from None
+        except RouteError as error:
+            raise ConfigurationError(one_line(error)) from None
+        finally:
+            self._has_streamed = self._has_streamed or self.status.last_commit is not None

@@ -1,0 +1,36 @@
+"""What can go wrong in a connector, sorted by who can mend it."""
+
+from __future__ import annotations
+
+
+class ConnectorError(Exception):
+    """Base of all errors that a connector raises on purpose. Each message is one line."""
+
+
+class ConfigurationError(ConnectorError):
+    """Trying again will not help: the message says what somebody has to change."""
+
+
+class MissingTopicError(ConfigurationError):
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"Kafka topic {topic} does not exist: create it")
+        self.topic = topic
+
+
+class MissingPublicationError(ConfigurationError):
+    def __init__(self, publication: str, what: str) -> None:
+        super().__init__(f"PostgreSQL publication {publication} {what}")
+        self.publication = publication
+
+
+class TransientError(ConnectorError):
+    """A service is away, slow or restarting, or another connector is at work: try again later."""
+
+
+class SlotActiveError(TransientError):
+    """Another connection reads the slot."""
+
+
+def one_line(error: object) -> str:
+    """An error's text without line breaks, for logs and for the terminal."""
+    return " ".join(str(error).split())

@@ -1,0 +1,55 @@
+"""Common ways of every Kafka client here: quiet, bounded, and able to say why the brokers do not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+from connectors.errors import ConfigurationError, ConnectorError, TransientError, one_line
+
+ADMIN_TIMEOUT_SECONDS: Final = 10.0
+
+NOT_ALLOWED: Final = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+_LOGIN_REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL})
+
+
+class ClientErrors:
+    """Collects what a client reports by its error callback, which its calls do not return."""
+
+    def __init__(self) -> None:
+        self._last: KafkaError | None = None
+        self._login: KafkaError | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        if error.code() in _LOGIN_REFUSED:
+            self._login = error
+        self._last = error
+
+    def configure(self, kafka: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+        """A client's configuration; its own log lines are off, because this object reports the errors."""
+        return {**kafka, "log_level": 2, "error_cb": self, **more}
+
+    def explain(self, what: str, error: KafkaError | None) -> ConnectorError:
+        """The error to raise after a call failed with ``error`` (None: it got no answer)."""
+        if self._login is not None:
+            return ConfigurationError(f"Kafka refuses the connection: {one_line(self._login.str())}")
+        if error is not None and error.code() in NOT_ALLOWED:
+            return ConfigurationError(f"Kafka does not allow the connector to {what}: {one_line(error.str())}")
+        causes = [cause for cause in (error, self._last) if cause is not None]
+        texts = dict.fromkeys(one_line(cause.str()) for cause in causes)
+        return TransientError(f"Kafka did not {what}: {'; '.join(texts) or 'no answer'}")
+
+
+def kafka_error(exception: KafkaException) -> KafkaError:
+    """The error inside the exception."""
+    error: KafkaError = exception.args[0]
+    return error

@@ -1,0 +1,78 @@
+"""Rows that were committed before the slot existed, read through the snapshot that it exported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import psycopg
+from psycopg import sql
+from psycopg.pq import DiagnosticField, ExecStatus
+from psycopg.pq.abc import PGresult
+
+from connectors.errors import ConfigurationError, TransientError, one_line
+from connectors.postgres.pgoutput import Column, Relation, Row
+from connectors.postgres.replication import connect
+
+
+@contextmanager
+def import_snapshot(conninfo: str, snapshot_name: str) -> Iterator[psycopg.Connection]:
+    """A connection inside a transaction that sees exactly what the slot's snapshot sees."""
+    with connect(conninfo, replication=False) as connection:
+        connection.execute("begin isolation level repeatable read read only")
+        connection.execute("set transaction snapshot %s", [snapshot_name])
+        yield connection
+
+
+def read_table(
+    connection: psycopg.Connection,
+    namespace: str,
+    table: str,
+    columns: Sequence[str],
+    order: Sequence[str],
+    *,
+    binary: bool,
+) -> Iterator[tuple[Relation, Row]]:
+    """Each row with the shape that describes it, as the stream would send it.
+
+    One row at a time is held, however many there are: libpq's single-row mode, with the server held
+    back by the socket. Raises ConfigurationError where the table or a column is missing or may not be read.
+    """
+    query = sql.SQL("select {columns} from {table}").format(
+        columns=sql.SQL(", ").join(map(sql.Identifier, columns)),
+        table=sql.Identifier(namespace, table),
+    )
+    if order:
+        query += sql.SQL(" order by ") + sql.SQL(", ").join(map(sql.Identifier, order))
+    pgconn = connection.pgconn
+    pgconn.send_query_params(query.as_bytes(connection), None, result_format=1 if binary else 0)
+    pgconn.set_single_row_mode()
+    relation: Relation | None = None
+    while (result := pgconn.get_result()) is not None:
+        if result.status == ExecStatus.FATAL_ERROR:
+            raise _error(f"{namespace}.{table}", result)
+        if result.status != ExecStatus.SINGLE_TUPLE:
+            continue
+        relation = relation or _relation(namespace, table, result)
+        values = [result.get_value(0, index) for index in range(len(columns))]
+        yield relation, list(values) if binary else [_as_text(value) for value in values]
+
+
+def _as_text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
+
+
+def _relation(namespace: str, table: str, result: PGresult) -> Relation:
+    columns = tuple(
+        Column((result.fname(index) or b"").decode(), result.ftype(index), result.fmod(index), False)
+        for index in range(result.nfields)
+    )
+    return Relation(0, namespace, table, "d", columns)
+
+
+def _error(table: str, result: PGresult) -> Exception:
+    sqlstate = (result.error_field(DiagnosticField.SQLSTATE) or b"").decode()
+    message = one_line((result.error_field(DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace"))
+    if sqlstate.startswith("42"):
+        return ConfigurationError(f"table {table} cannot be read: {message}")
+    return TransientError(f"table {table} could not be read: {message}")

@@ -1,0 +1,176 @@
+"""The hot loop: decoded changes into Kafka transactions, for as long as both sides answer."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import msgspec
+import structlog
+
+from connectors.config import ConnectorConfig
+from connectors.kafka.position import Position
+from connectors.kafka.sink import TransactionalSink
+from connectors.postgres.framing import XLOG_HEADER_BYTES
+from connectors.postgres.pgoutput import (
+    Begin,
+    Commit,
+    Decoder,
+    Delete,
+    Insert,
+    Message,
+    Relation,
+    Truncate,
+    Update,
+)
+from connectors.postgres.replication import CONFIRM_INTERVAL_SECONDS, ReplicationStream
+from connectors.progress import Progress
+from connectors.publisher import Publisher
+from connectors.router import BoundRoute, Router
+from connectors.status import ConnectorStatus
+from connectors.stop import StopSignal
+
+_log = structlog.get_logger(__name__)
+
+MESSAGES_BETWEEN_DUTIES: Final = 1_000
+
+
+class Streaming:
+    """Streams from a stored position until the stop signal is set.
+
+    A Kafka transaction closes after so many rows or bytes, and as soon as nothing more has arrived. Its size
+    is independent of the source's transactions: large ones pass in parts, small ones together.
+    """
+
+    def __init__(
+        self,
+        config: ConnectorConfig,
+        router: Router,
+        stop: StopSignal,
+        status: ConnectorStatus,
+        *,
+        stream: ReplicationStream,
+        sink: TransactionalSink,
+        position: Position,
+    ) -> None:
+        self._config = config
+        self._router = router
+        self._stop = stop
+        self._status = status
+        self._stream = stream
+        self._sink = sink
+        self._stored = position
+        self._progress = Progress(position.lsn, position.row)
+        self._publisher = Publisher(sink, config.quarantine_topic)
+        self._routes: dict[int, BoundRoute] = {}
+        self._store_due = 0.0
+        # Of the open Kafka transaction.
+        self._rows = 0
+        self._bytes = 0
+
+    def run(self) -> None:
+        """Returns when the stop signal is set and the open transaction is committed.
+
+        Raises TransientError where a side fails, DecodeError, RouteError or TextFormNeededError.
+        """
+        self._status.enter("streaming")
+        self._stream.confirm(self._progress.complete_lsn, now=True)
+        next_buffered, decode, on_insert = self._stream.next_buffered, Decoder().decode, self._on_insert
+        until_duties = MESSAGES_BETWEEN_DUTIES
+        while True:
+            data = next_buffered()
+            if data is None:
+                if self._rows:
+                    self._commit()
+                elif self._stop.is_set():
+                    return
+                else:
+                    self._idle()
+                continue
+            message = decode(data, XLOG_HEADER_BYTES)
+            if type(message) is Insert:
+                on_insert(message, len(data))
+            else:
+                self._on_other(message)
+            until_duties -= 1
+            if not until_duties:
+                until_duties = MESSAGES_BETWEEN_DUTIES
+                if self._stop.is_set():
+                    if self._rows:
+                        self._commit()
+                    return
+                self._stream.keep_alive()
+                self._store_position_if_due()
+
+    def _on_insert(self, message: Insert, size: int) -> None:
+        if not self._progress.next_change():
+            return
+        route = self._routes.get(message.relation_oid)
+        if route is None:
+            self._status.unrouted += 1
+            return
+        if not self._rows:
+            self._status.busy_since = time.monotonic()
+        self._publisher.publish(route, message.values, *self._progress.position)
+        self._rows += 1
+        self._bytes += size
+        if self._rows >= self._config.transaction_rows or self._bytes >= self._config.transaction_bytes:
+            self._commit()
+
+    def _on_other(self, message: Message) -> None:
+        match message:
+            case Begin(final_lsn=final_lsn):
+                self._progress.begin(final_lsn)
+            case Commit(end_lsn=end_lsn):
+                self._progress.commit(end_lsn)
+            case Relation(oid=oid):
+                route = self._router.bind(message)
+                if route is None:
+                    self._routes.pop(oid, None)
+                else:
+                    self._routes[oid] = route
+            case Update() | Delete() | Truncate():
+                # Counted like every change, so that positions keep their meaning; published never.
+                if self._progress.next_change():
+                    self._status.unrouted += 1
+            case _:
+                pass  # origins, types and logical messages carry no rows
+
+    def _commit(self) -> None:
+        """Store what the open transaction covers, then let PostgreSQL forget it."""
+        lsn, row = self._progress.position
+        position = msgspec.structs.replace(self._stored, lsn=lsn, row=row)
+        self._sink.commit(position)
+        now = time.monotonic()
+        self._stored = position
+        self._store_due = now + self._config.idle_position_seconds
+        status = self._status
+        status.rows += self._rows
+        status.transactions += 1
+        status.quarantined += self._publisher.quarantined
+        self._publisher.quarantined = self._rows = self._bytes = 0
+        status.last_lsn = lsn
+        status.last_commit = now
+        status.busy_since = None
+        self._stream.confirm(self._progress.complete_lsn)
+
+    def _idle(self) -> None:
+        """Nothing has arrived: use the time, then wait."""
+        self._progress.idle(self._stream.server_lsn)
+        self._store_position_if_due()
+        if self._stream.has_unsent_confirmation:
+            self._stream.wait(CONFIRM_INTERVAL_SECONDS, self._stop.fileno())
+            self._stream.confirm(self._progress.complete_lsn)
+        else:
+            self._stream.wait(self._config.idle_position_seconds, self._stop.fileno())
+
+    def _store_position_if_due(self) -> None:
+        """Let the slot move on over WAL that holds no rows of ours, so that idle tables hold none back.
+
+        The position is stored before it is confirmed: a slot ahead of it then always means that somebody
+        else moved or remade the slot.
+        """
+        moved = self._progress.position != (self._stored.lsn, self._stored.row)
+        between = not self._rows and not self._progress.in_transaction
+        if moved and between and time.monotonic() >= self._store_due:
+            self._commit()
