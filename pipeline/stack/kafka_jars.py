@@ -28,6 +28,8 @@ LOCK_FILE = Path(__file__).with_name("kafka_jars.lock")
 VERIFIED_MARKER = ".verified"
 DOWNLOADS_AT_ONCE = 6
 DOWNLOAD_TRIES = 4
+# Doubled for each further try.
+RETRY_PAUSE_SECONDS = 0.5
 DOWNLOAD_TIMEOUT_SECONDS = 30
 # A first start elsewhere may be fetching the same jars over a slow line.
 CACHE_LOCK_SECONDS = 900.0
@@ -153,7 +155,7 @@ def _fetch_one(
     error: Exception | None = None
     for attempt in range(DOWNLOAD_TRIES):
         if attempt:
-            time.sleep(2.0**attempt / 2)
+            time.sleep(RETRY_PAUSE_SECONDS * 2**attempt)
         try:
             # A new directory per try: the file of a broken transfer must not be taken for a whole one.
             path = fetch(jar, Path(tempfile.mkdtemp(dir=scratch)))
