@@ -2,10 +2,191 @@
 
 from __future__ import annotations
 
-from psycopg.rows import scalar_row
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
 
+import psycopg
+from psycopg.rows import class_row, kwargs_row, scalar_row
+
+from pipeline.core.lifecycle import State
 from pipeline.ledger.pool import Pool
 from pipeline.ledger.queries import query
+
+ALL_STATES = tuple(State)
+WAITING_STATES = tuple(state for state in State if not state.is_terminal)
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A place in a list: the entry that the page before ended with. As text ``<ISO 8601>/<delivery_id>``."""
+
+    time: datetime
+    delivery_id: str
+
+    def __str__(self) -> str:
+        return f"{self.time.astimezone(UTC).isoformat()}/{self.delivery_id}"
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        """Raises ValueError."""
+        time, _, delivery_id = text.partition("/")
+        parsed = datetime.fromisoformat(time)
+        if parsed.tzinfo is None or not delivery_id:
+            raise ValueError("a cursor is a time with its offset, a slash and a delivery's id")
+        return cls(parsed, delivery_id)
+
+
+BEGINNING = Cursor(datetime(1, 1, 1, tzinfo=UTC), "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryEntry:
+    delivery_id: str
+    event_id: str
+    event_type: str
+    destination_id: str
+    destination_enabled: bool
+    state: State
+    attempt: int
+    dispatch_seq: int
+    dispatches_lost: int
+    deliver_at: datetime | None
+    next_attempt_at: datetime | None
+    lost_after: datetime | None
+    lease_until: datetime | None
+    lease_owner: str | None
+    waiting_reason: str | None
+    last_outcome: str | None
+    last_status: int | None
+    last_error: str | None
+    created_at: datetime
+    settled_at: datetime | None
+
+    @property
+    def waits_for(self) -> str | None:
+        """Why it is not terminal yet; None where it is."""
+        match self.state:
+            case State.LEASED:
+                return f"attempt {self.attempt} in flight at {self.lease_owner}"
+            case State.ENQUEUED if self.dispatches_lost:
+                return f"in transport, {self.dispatches_lost} dispatches lost before"
+            case State.ENQUEUED:
+                return "in transport"
+            case State.PENDING if not self.destination_enabled:
+                return "destination_disabled"
+            case State.PENDING:
+                return self.waiting_reason or "due"
+            case _:
+                return None
+
+    @property
+    def looked_at_next(self) -> datetime | None:
+        """The time from which the reconciler takes it up.
+
+        None: it is terminal, or it waits for its destination to be enabled.
+        """
+        if not self.destination_enabled and self.state is not State.LEASED:
+            return None
+        return self.next_attempt_at or self.lost_after or self.lease_until
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchEntry:
+    message_id: UUID
+    dispatch_seq: int
+    reason: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEntry:
+    attempt: int
+    dispatch_seq: int
+    worker_id: str
+    result: str
+    outcome: str
+    status: int | None
+    ambiguous: bool
+    error: str | None
+    response_excerpt: bytes | None
+    retry_after_seconds: float | None
+    next_attempt_at: datetime | None
+    key_ids: list[str]
+    started_at: datetime
+    duration_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventEntry:
+    event_id: str
+    event_type: str
+    content_type: str
+    payload_bytes: int
+    payload_sha256: str
+    """Hexadecimal."""
+    headers: dict[str, str]
+    admitted_by: str
+    admitted_at: datetime
+
+
+def list_waiting(
+    connection: psycopg.Connection,
+    *,
+    destination_id: str | None,
+    states: Sequence[State] = WAITING_STATES,
+    after: Cursor = BEGINNING,
+    limit: int,
+) -> list[DeliveryEntry]:
+    """Deliveries that are not terminal, oldest first by admission."""
+    part = query("reports", "waiting" if destination_id is None else "waiting_of_destination")
+    return _page(connection, part, after, limit, destination_id=destination_id, states=list(states))
+
+
+def list_dead(
+    connection: psycopg.Connection, *, destination_id: str | None, after: Cursor = BEGINNING, limit: int
+) -> list[DeliveryEntry]:
+    """Dead deliveries, oldest death first."""
+    part = query("reports", "dead" if destination_id is None else "dead_of_destination")
+    return _page(connection, part, after, limit, destination_id=destination_id)
+
+
+def list_of_destination(
+    connection: psycopg.Connection,
+    destination_id: str,
+    *,
+    states: Sequence[State] = ALL_STATES,
+    after: Cursor = BEGINNING,
+    limit: int,
+) -> list[DeliveryEntry]:
+    """Deliveries of one destination, oldest first by admission."""
+    part = query("reports", "all_of_destination")
+    return _page(connection, part, after, limit, destination_id=destination_id, states=list(states))
+
+
+def find_delivery(connection: psycopg.Connection, delivery_id: str) -> DeliveryEntry | None:
+    cursor = connection.cursor(row_factory=kwargs_row(_entry))
+    statement = query("reports", "delivery_columns") + "\n" + query("reports", "one")
+    return cursor.execute(statement, {"delivery_id": delivery_id}).fetchone()
+
+
+def event_of(connection: psycopg.Connection, event_id: str) -> EventEntry | None:
+    cursor = connection.cursor(row_factory=class_row(EventEntry))
+    return cursor.execute(query("reports", "event_of"), {"event_id": event_id}).fetchone()
+
+
+def dispatches_of(connection: psycopg.Connection, delivery_id: str, limit: int) -> list[DispatchEntry]:
+    """Newest first; those that retention dropped are absent."""
+    cursor = connection.cursor(row_factory=class_row(DispatchEntry))
+    return cursor.execute(query("reports", "dispatches_of"), {"delivery_id": delivery_id, "limit": limit}).fetchall()
+
+
+def attempts_of(connection: psycopg.Connection, delivery_id: str, limit: int) -> list[AttemptEntry]:
+    """Newest first; those that retention dropped are absent."""
+    cursor = connection.cursor(row_factory=class_row(AttemptEntry))
+    return cursor.execute(query("reports", "attempts_of"), {"delivery_id": delivery_id, "limit": limit}).fetchall()
 
 
 async def oldest_due_seconds(pool: Pool) -> float:
@@ -14,3 +195,16 @@ async def oldest_due_seconds(pool: Pool) -> float:
         cursor = connection.cursor(row_factory=scalar_row)
         await cursor.execute(query("reports", "oldest_due_seconds"))
         return float(await cursor.fetchone() or 0.0)
+
+
+def _page(
+    connection: psycopg.Connection, part: str, after: Cursor, limit: int, **parameters: Any
+) -> list[DeliveryEntry]:
+    cursor = connection.cursor(row_factory=kwargs_row(_entry))
+    statement = f"{query('reports', 'delivery_columns')}\n{part}"
+    place = {"after_time": after.time, "after_id": after.delivery_id, "limit": limit}
+    return cursor.execute(statement.encode(), {**parameters, **place}).fetchall()
+
+
+def _entry(*, state: str, **columns: Any) -> DeliveryEntry:
+    return DeliveryEntry(state=State(state), **columns)

@@ -100,3 +100,61 @@ from (
   select 'leased', (select count(*) from outrider.delivery d
                     where d.destination_id = %(destination_id)s and d.state = 'leased')
 ) w
+
+-- name: count_dead
+select count(*) from outrider.delivery d
+where d.state = 'dead' and d.destination_id = %(destination_id)s and d.settled_at <= %(until)s
+
+-- name: count_pending
+select count(*) from outrider.delivery d
+where d.state = 'pending' and d.destination_id = %(destination_id)s and d.created_at <= %(until)s
+
+-- name: page_of_dead
+-- Only those that were dead when the act began: one that dies again is not taken up twice.
+select d.delivery_id from outrider.delivery d
+where d.state = 'dead' and d.destination_id = %(destination_id)s and d.settled_at <= %(until)s
+order by d.settled_at, d.delivery_id
+limit %(page_rows)s
+
+-- name: page_of_pending
+select d.delivery_id from outrider.delivery d
+where d.state = 'pending' and d.destination_id = %(destination_id)s and d.created_at <= %(until)s
+order by d.next_attempt_at
+limit %(page_rows)s
+
+-- name: retry_deliveries
+-- dead -> enqueued, and succeeded -> enqueued where that is asked for. The attempt goes on counting.
+with moved as (
+  update outrider.delivery d
+  set state = 'enqueued',
+      dispatch_seq = d.dispatch_seq + 1,
+      dispatches_lost = 0,
+      lost_after = statement_timestamp() + make_interval(secs => s.transport_timeout_seconds),
+      settled_at = null,
+      waiting_reason = null
+  from outrider.ledger_setting s
+  where d.delivery_id = any (%(delivery_ids)s)
+    and d.state in ('dead', 'succeeded')
+    and d.state = any (%(states)s)
+  returning d.delivery_id, d.event_id, d.destination_id, d.dispatch_seq
+), dispatched as (
+  insert into outrider.dispatch_outbox (
+    message_id, delivery_id, dispatch_seq, destination_id, event_id, event_type, content_type, headers, payload, reason)
+  select outrider.message_identity(m.delivery_id, m.dispatch_seq), m.delivery_id, m.dispatch_seq, m.destination_id,
+         e.event_id, e.event_type, e.content_type, e.headers, e.payload, 'replay'
+  from moved m
+  join outrider.event e on e.event_id = m.event_id
+)
+select m.delivery_id from moved m
+
+-- name: cancel_deliveries
+-- pending -> dead.
+update outrider.delivery d
+set state = 'dead',
+    settled_at = statement_timestamp(),
+    next_attempt_at = null,
+    waiting_reason = null,
+    last_outcome = 'cancelled'
+where d.delivery_id = any (%(delivery_ids)s)
+  and d.state = 'pending'
+returning d.delivery_id

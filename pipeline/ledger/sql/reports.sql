@@ -14,3 +14,77 @@ cross join lateral (
   limit 1
 ) first_due
 where x.enabled
+
+-- name: delivery_columns
+-- The common part of the lists and of a single delivery.
+select d.delivery_id, d.event_id, e.event_type, d.destination_id, x.enabled as destination_enabled, d.state, d.attempt,
+       d.dispatch_seq, d.dispatches_lost, d.deliver_at, d.next_attempt_at, d.lost_after, d.lease_until, d.lease_owner,
+       d.waiting_reason, d.last_outcome, d.last_status, d.last_error, d.created_at, d.settled_at
+from outrider.delivery d
+join outrider.event e on e.event_id = d.event_id
+join outrider.destination x on x.destination_id = d.destination_id
+
+-- name: waiting
+-- Reads delivery_unsettled in order.
+where d.state in ('pending', 'enqueued', 'leased')
+  and d.state = any (%(states)s)
+  and (d.created_at, d.delivery_id) > (%(after_time)s, %(after_id)s)
+order by d.created_at, d.delivery_id
+limit %(limit)s
+
+-- name: waiting_of_destination
+-- Reads the three indexes by destination and state, or delivery_by_destination where much waits.
+where ((d.destination_id = %(destination_id)s and d.state = 'pending')
+       or (d.destination_id = %(destination_id)s and d.state = 'enqueued')
+       or (d.destination_id = %(destination_id)s and d.state = 'leased'))
+  and d.destination_id = %(destination_id)s
+  and d.state = any (%(states)s)
+  and (d.created_at, d.delivery_id) > (%(after_time)s, %(after_id)s)
+order by d.created_at, d.delivery_id
+limit %(limit)s
+
+-- name: dead
+-- Reads delivery_dead in order, which is that of their deaths.
+where d.state = 'dead'
+  and (d.settled_at, d.delivery_id) > (%(after_time)s, %(after_id)s)
+order by d.settled_at, d.delivery_id
+limit %(limit)s
+
+-- name: dead_of_destination
+where d.state = 'dead'
+  and d.destination_id = %(destination_id)s
+  and (d.settled_at, d.delivery_id) > (%(after_time)s, %(after_id)s)
+order by d.settled_at, d.delivery_id
+limit %(limit)s
+
+-- name: all_of_destination
+-- Reads delivery_by_destination in order.
+where d.destination_id = %(destination_id)s
+  and d.state = any (%(states)s)
+  and (d.created_at, d.delivery_id) > (%(after_time)s, %(after_id)s)
+order by d.created_at, d.delivery_id
+limit %(limit)s
+
+-- name: one
+where d.delivery_id = %(delivery_id)s
+
+-- name: event_of
+select e.event_id, e.event_type, e.content_type, octet_length(e.payload) as payload_bytes,
+       encode(e.payload_sha256, 'hex') as payload_sha256, e.headers, e.admitted_by, e.admitted_at
+from outrider.event e
+where e.event_id = %(event_id)s
+
+-- name: dispatches_of
+select o.message_id, o.dispatch_seq, o.reason, o.created_at
+from outrider.dispatch_outbox o
+where o.delivery_id = %(delivery_id)s
+order by o.dispatch_seq desc
+limit %(limit)s
+
+-- name: attempts_of
+select a.attempt, a.dispatch_seq, a.worker_id, a.result, a.outcome, a.status, a.ambiguous, a.error,
+       a.response_excerpt, a.retry_after_seconds, a.next_attempt_at, a.key_ids, a.started_at, a.duration_seconds
+from outrider.delivery_attempt a
+where a.delivery_id = %(delivery_id)s
+order by a.attempt desc, a.recorded_at desc
+limit %(limit)s

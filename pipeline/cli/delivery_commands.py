@@ -1,0 +1,313 @@
+"""``outrider delivery …``: where deliveries stand, and the two things an operator may do to them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Annotated, Any
+
+import psycopg
+import typer
+
+from pipeline.cli.acting import AsJson, Operator, Reason, act
+from pipeline.cli.errors import CommandError
+from pipeline.cli.output import print_columns, print_fields, print_json, visible
+from pipeline.core.lifecycle import State
+from pipeline.ledger import operator_deliveries as acts
+from pipeline.ledger.operator import Act, operator_connection
+from pipeline.ledger.reports import (
+    ALL_STATES,
+    BEGINNING,
+    AttemptEntry,
+    Cursor,
+    DeliveryEntry,
+    attempts_of,
+    dispatches_of,
+    event_of,
+    find_delivery,
+    list_dead,
+    list_of_destination,
+    list_waiting,
+)
+from pipeline.settings import load_settings
+
+HISTORY_ROWS_MAX = 200
+
+DestinationFilter = Annotated[str | None, typer.Option("--destination", help="Only those of this destination.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it; without this the command only counts.")]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="Where deliveries stand; retry and cancel.")
+    group.command("list")(show_list)
+    group.command("show")(show)
+    group.command("retry")(retry)
+    group.command("cancel")(cancel)
+    app.add_typer(group, name="delivery")
+
+
+def show_list(
+    *,
+    waiting: Annotated[
+        bool, typer.Option("--waiting", help="Those not terminal: why, and when they are next.")
+    ] = False,
+    dead: Annotated[bool, typer.Option("--dead", help="Those given up, in the order they died.")] = False,
+    state: Annotated[State | None, typer.Option(help="Those in one state.")] = None,
+    destination: DestinationFilter = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Rows of a page.")] = 50,
+    after: Annotated[str | None, typer.Option(help="Go on after this cursor, printed below a full page.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List deliveries, oldest first. By default those waiting; with --destination alone, all of that destination."""
+    if waiting + dead + (state is not None) > 1:
+        raise CommandError("--waiting, --dead and --state exclude each other")
+    if state is State.SUCCEEDED and destination is None:
+        raise CommandError("--state succeeded needs a --destination: there may be very many")
+    place = _cursor(after)
+    with operator_connection(load_settings().postgres_conninfo) as connection:
+        by_death = dead or state is State.DEAD
+        if by_death:
+            entries = list_dead(connection, destination_id=destination, after=place, limit=limit)
+        elif state is not None and not state.is_terminal:
+            entries = list_waiting(connection, destination_id=destination, states=[state], after=place, limit=limit)
+        elif destination is None or waiting:
+            entries = list_waiting(connection, destination_id=destination, after=place, limit=limit)
+        else:
+            states = ALL_STATES if state is None else (state,)
+            entries = list_of_destination(connection, destination, states=states, after=place, limit=limit)
+    following = _following(entries, limit, by_death=by_death)
+    if as_json:
+        print_json({"deliveries": [_plain(entry) for entry in entries], "after": following})
+        return
+    _print_dead(entries) if by_death else _print_entries(entries)
+    if following is not None:
+        print(f"more: --after {following}", file=sys.stderr)
+
+
+def show(delivery_id: str, as_json: AsJson = False) -> None:
+    """One delivery with its event, its dispatches and its attempts."""
+    with operator_connection(load_settings().postgres_conninfo) as connection:
+        entry = find_delivery(connection, delivery_id)
+        if entry is None:
+            raise CommandError(f"no delivery {visible(delivery_id)}")
+        event = event_of(connection, entry.event_id)
+        dispatches = dispatches_of(connection, delivery_id, HISTORY_ROWS_MAX)
+        attempts = attempts_of(connection, delivery_id, HISTORY_ROWS_MAX)
+    if as_json:
+        history = {"dispatches": dispatches, "attempts": [_plain_attempt(attempt) for attempt in attempts]}
+        print_json({**_plain(entry), "event": event, **history})
+        return
+    print_fields((name, value) for name, value in _plain(entry).items() if value is not None)
+    if event is not None:
+        print_fields(
+            [("content_type", event.content_type), ("payload", f"{event.payload_bytes} bytes, {event.payload_sha256}")]
+        )
+        print_fields((f"header {name}", value) for name, value in event.headers.items())
+    print(f"\ndispatches, newest first (at most {HISTORY_ROWS_MAX})")
+    print_columns(
+        ("SEQ", "REASON", "AT", "MESSAGE"), [(d.dispatch_seq, d.reason, d.created_at, d.message_id) for d in dispatches]
+    )
+    print(f"\nattempts, newest first (at most {HISTORY_ROWS_MAX})")
+    print_columns(
+        ("ATTEMPT", "SEQ", "RESULT", "OUTCOME", "STATUS", "AMBIGUOUS", "SECONDS", "AT", "WORKER", "ERROR"),
+        [
+            (
+                a.attempt,
+                a.dispatch_seq,
+                a.result,
+                a.outcome,
+                a.status,
+                "yes" if a.ambiguous else "no",
+                f"{a.duration_seconds:.3f}",
+                a.started_at,
+                a.worker_id,
+                a.error,
+            )
+            for a in attempts
+        ],
+    )
+
+
+def retry(
+    delivery_ids: Annotated[list[str] | None, typer.Argument(help="Deliveries by id.")] = None,
+    *,
+    reason: Reason,
+    dead: Annotated[bool, typer.Option("--dead", help="All dead ones of --destination.")] = False,
+    destination: DestinationFilter = None,
+    force: Annotated[bool, typer.Option("--force", help="Those that succeeded too: receivers see them again.")] = False,
+    yes: Yes = False,
+    operator: Operator = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hand dead deliveries to Kafka again, under the same id and with the same bytes.
+
+    Named ones at once; all dead ones of a destination after a look at their number, with --yes.
+    """
+    by = act(operator, reason)
+    with operator_connection(load_settings().postgres_conninfo) as connection:
+        if delivery_ids:
+            if dead or destination is not None:
+                raise CommandError("name deliveries, or say --dead --destination, not both")
+            moved = acts.retry(connection, delivery_ids, by, force=force)
+            hint = "only dead ones are retried, and succeeded ones with --force"
+            _report_named(connection, delivery_ids, moved, done="retried", hint=hint, as_json=as_json)
+        elif dead and destination is not None:
+            if force:
+                raise CommandError("--force is for deliveries named one by one")
+            selection = acts.select_dead(connection, destination)
+            _act_on_all(connection, _RETRY, selection, by, yes=yes, as_json=as_json)
+        else:
+            raise CommandError("name deliveries, or say --dead --destination NAME")
+
+
+def cancel(
+    delivery_ids: Annotated[list[str] | None, typer.Argument(help="Deliveries by id.")] = None,
+    *,
+    reason: Reason,
+    pending: Annotated[bool, typer.Option("--pending", help="All pending ones of --destination.")] = False,
+    destination: DestinationFilter = None,
+    yes: Yes = False,
+    operator: Operator = None,
+    as_json: AsJson = False,
+) -> None:
+    """End pending deliveries: they become dead, with the outcome `cancelled`.
+
+    Named ones at once; all pending ones of a destination after a look at their number, with --yes. What is in transport
+    or in flight cannot be called back: disable the destination first, and it comes back to pending.
+    """
+    by = act(operator, reason)
+    with operator_connection(load_settings().postgres_conninfo) as connection:
+        if delivery_ids:
+            if pending or destination is not None:
+                raise CommandError("name deliveries, or say --pending --destination, not both")
+            moved = acts.cancel(connection, delivery_ids, by)
+            hint = "only pending ones are cancelled"
+            _report_named(connection, delivery_ids, moved, done="cancelled", hint=hint, as_json=as_json)
+        elif pending and destination is not None:
+            selection = acts.select_pending(connection, destination)
+            _act_on_all(connection, _CANCEL, selection, by, yes=yes, as_json=as_json)
+        else:
+            raise CommandError("name deliveries, or say --pending --destination NAME")
+
+
+@dataclass(frozen=True, slots=True)
+class _Bulk:
+    verb: str
+    done: str
+    move: Callable[[psycopg.Connection, acts.Selection, Act, Callable[[int], None]], int]
+
+
+_RETRY = _Bulk("retry", "retried", acts.retry_selection)
+_CANCEL = _Bulk("cancel", "cancelled", acts.cancel_selection)
+
+
+def _act_on_all(
+    connection: psycopg.Connection, bulk: _Bulk, selection: acts.Selection, by: Act, *, yes: bool, as_json: bool
+) -> None:
+    what = f"{selection.state} deliveries of {visible(selection.destination_id)}"
+    moved = 0
+    if yes:
+        moved = bulk.move(connection, selection, by, lambda rows: _progress(bulk.done, rows, selection.rows))
+    if as_json:
+        print_json({"selected": selection.rows, "moved": moved})
+    elif yes:
+        print(f"{bulk.done} {moved} of {selection.rows} {what}")
+    else:
+        print(f"would {bulk.verb} {selection.rows} {what}; repeat with --yes to do it")
+
+
+def _progress(done: str, rows: int, of_rows: int) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{done} {rows} of {of_rows}", end="" if rows < of_rows else "\n", file=sys.stderr, flush=True)
+    elif rows % (20 * acts.PAGE_ROWS) == 0:
+        print(f"{done} {rows} of {of_rows}", file=sys.stderr)
+
+
+def _report_named(
+    connection: psycopg.Connection, asked: list[str], moved: list[str], *, done: str, hint: str, as_json: bool
+) -> None:
+    """Exit code 1 where one of those asked for did not move."""
+    left = [delivery_id for delivery_id in asked if delivery_id not in moved]
+    states = {delivery_id: _state(connection, delivery_id) for delivery_id in left}
+    if as_json:
+        print_json({"moved": moved, "left": states})
+    else:
+        for delivery_id in moved:
+            print(f"{done} {visible(delivery_id)}")
+        for delivery_id, state in states.items():
+            print(f"{visible(delivery_id)} is {state}: {hint}", file=sys.stderr)
+    raise typer.Exit(1 if left else 0)
+
+
+def _state(connection: psycopg.Connection, delivery_id: str) -> str:
+    entry = find_delivery(connection, delivery_id)
+    return "unknown" if entry is None else entry.state
+
+
+def _cursor(text: str | None) -> Cursor:
+    if text is None:
+        return BEGINNING
+    try:
+        return Cursor.parse(text)
+    except ValueError:
+        raise CommandError(f"--after {visible(text)}: take the cursor that the page before printed") from None
+
+
+def _following(entries: list[DeliveryEntry], limit: int, *, by_death: bool) -> str | None:
+    if len(entries) < limit:
+        return None
+    last = entries[-1]
+    time = last.settled_at if by_death else last.created_at
+    return None if time is None else str(Cursor(time, last.delivery_id))
+
+
+def _plain(entry: DeliveryEntry) -> dict[str, Any]:
+    return {**asdict(entry), "waits_for": entry.waits_for, "looked_at_next": entry.looked_at_next}
+
+
+def _plain_attempt(attempt: AttemptEntry) -> dict[str, Any]:
+    excerpt = attempt.response_excerpt
+    return {**asdict(attempt), "response_excerpt": None if excerpt is None else excerpt.decode(errors="replace")}
+
+
+def _print_entries(entries: list[DeliveryEntry]) -> None:
+    print_columns(
+        ("DELIVERY", "DESTINATION", "EVENT", "STATE", "ATTEMPTS", "WAITS FOR", "NEXT LOOK", "LAST"),
+        [
+            (
+                entry.delivery_id,
+                entry.destination_id,
+                entry.event_id,
+                entry.state,
+                entry.attempt,
+                entry.waits_for,
+                _next_look(entry),
+                _last(entry),
+            )
+            for entry in entries
+        ],
+    )
+
+
+def _next_look(entry: DeliveryEntry) -> datetime | str | None:
+    if entry.looked_at_next is None and not entry.state.is_terminal:
+        return "when enabled"
+    return entry.looked_at_next
+
+
+def _print_dead(entries: list[DeliveryEntry]) -> None:
+    print_columns(
+        ("DELIVERY", "DESTINATION", "EVENT", "ATTEMPTS", "DIED", "LAST", "ERROR"),
+        [
+            (e.delivery_id, e.destination_id, e.event_id, e.attempt, e.settled_at, _last(e), e.last_error)
+            for e in entries
+        ],
+    )
+
+
+def _last(entry: DeliveryEntry) -> str | None:
+    if entry.last_outcome is None or entry.last_status is None:
+        return entry.last_outcome
+    return f"{entry.last_outcome} ({entry.last_status})"
