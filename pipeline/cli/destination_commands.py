@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import re
 import secrets
@@ -16,6 +17,7 @@ import psycopg
 import typer
 
 from pipeline.cli.acting import AsJson, Operator, OptionalReason, Reason, act
+from pipeline.cli.destination_ping import ping
 from pipeline.cli.destination_rules import RuleError, check_url, parse_networks
 from pipeline.cli.errors import CommandError
 from pipeline.cli.output import print_columns, print_fields, print_json, visible
@@ -58,6 +60,7 @@ def register(app: typer.Typer) -> None:
     group.command("enable")(enable)
     group.command("disable")(disable)
     group.command("rotate-secret")(rotate_secret)
+    group.command("test")(send_ping)
     app.add_typer(group, name="destination")
 
 
@@ -247,6 +250,18 @@ def rotate_secret(
             connection, destination_id, secret, act(operator, reason), overlap_seconds=overlap_hours * 3_600
         )
     _print_secret(destination_id, made, as_json, "rotated")
+
+
+def send_ping(destination_id: DestinationId, as_json: AsJson = False) -> None:
+    """POST a signed ping to it, enabled or not, and show what came back; exit code 1 where that is no success."""
+    settings = load_settings()
+    with _one_line_errors():
+        outcome = asyncio.run(ping(settings.postgres_conninfo, destination_id))
+    if as_json:
+        print_json(outcome)
+    else:
+        print_fields((name, value) for name, value in asdict(outcome).items() if value is not None)
+    raise typer.Exit(0 if outcome.is_success else 1)
 
 
 def _switch(destination_id: str, operator: str | None, reason: str, *, enabled: bool) -> None:

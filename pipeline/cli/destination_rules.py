@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
+
+from pipeline.delivery.addresses import Address, Network, refusal
 
 URL_BYTES_MAX = 2_048
 
-Network = IPv4Network | IPv6Network
-_LOOPBACK: tuple[IPv4Address | IPv6Address, ...] = (ip_address("127.0.0.1"), ip_address("::1"))
+_LOOPBACK: tuple[Address, ...] = (ip_address("127.0.0.1"), ip_address("::1"))
 
 
 class RuleError(ValueError):
@@ -57,17 +58,12 @@ def check_url(url: str, *, allow_http: bool, networks: Sequence[Network]) -> Non
 
 def _check_host(host: str, networks: Sequence[Network]) -> None:
     if host.rstrip(".") == "localhost" or host.rstrip(".").endswith(".localhost"):
-        if not any(_holds(network, address) for address in _LOOPBACK for network in networks):
-            raise RuleError(f"{host} is this machine; allow it with --allow-network 127.0.0.0/8")
-        return
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return  # a name
-    is_public = address.is_global and not address.is_multicast
-    if not is_public and not any(_holds(network, address) for network in networks):
-        raise RuleError(f"{host} is not a public address; allow it with --allow-network {ip_network(address)}")
-
-
-def _holds(network: Network, address: IPv4Address | IPv6Address) -> bool:
-    return network.version == address.version and address in network
+        addresses, name = _LOOPBACK, f"{host} is this machine"
+    else:
+        try:
+            addresses, name = (ip_address(host),), host
+        except ValueError:
+            return  # a name
+    refusals = [refusal(address, networks) for address in addresses]
+    if all(refusals):
+        raise RuleError(f"{name} ({refusals[0]}): allow it with --allow-network {ip_network(addresses[0])}")

@@ -1,0 +1,78 @@
+"""One signed request to a receiver, outside the ledger: whether it answers, and whether it takes our signature."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from uuid import uuid4
+
+from pipeline.core.classify import Verdict, classify_failure, classify_status
+from pipeline.delivery.request_headers import request_headers
+from pipeline.delivery.sender import Answer, Request, Sender
+from pipeline.ledger.destinations import load_destinations
+from pipeline.ledger.operator import NoSuchDestinationError
+from pipeline.ledger.pool import open_pool
+
+EVENT_TYPE = "outrider.ping"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PingOutcome:
+    url: str
+    webhook_id: str
+    outcome: str
+    """The class that a delivery's attempt would have."""
+    status: int | None
+    error: str | None
+    answer: str | None
+    """The beginning of the answer's body."""
+    seconds: float
+    is_success: bool
+
+
+async def ping(conninfo: str, destination_id: str) -> PingOutcome:
+    """POST ``{"type": "outrider.ping", …}`` as a delivery would be, once. Raises NoSuchDestinationError."""
+    async with open_pool(conninfo, 1, "destination test") as pool:
+        destinations = await load_destinations(pool, [destination_id])
+    destination = destinations.get(destination_id)
+    if destination is None:
+        raise NoSuchDestinationError(destination_id)
+    webhook_id = f"ping_{uuid4().hex}"
+    now = int(time.time())
+    body = json.dumps({"type": EVENT_TYPE, "destination": destination_id, "timestamp": now}).encode()
+    request = Request(
+        url=destination.url,
+        headers=request_headers(
+            delivery_id=webhook_id,
+            attempt=1,
+            content_type="application/json",
+            event_headers={},
+            secrets=[secret.secret for secret in destination.secrets],
+            timestamp=now,
+            body=body,
+        ),
+        body=body,
+        timeout_seconds=destination.timeout_seconds,
+        allowed_networks=destination.allowed_networks,
+    )
+    started = time.perf_counter()
+    async with Sender(concurrency=1) as sender:
+        answer = await sender.send(request)
+    seconds = round(time.perf_counter() - started, 3)
+    if isinstance(answer, Answer):
+        classification = classify_status(answer.status)
+        status, error, text = answer.status, None, answer.excerpt.decode(errors="replace")
+    else:
+        classification = classify_failure(answer.failure, request_begun=answer.request_begun)
+        status, error, text = None, answer.error, None
+    return PingOutcome(
+        url=destination.url,
+        webhook_id=webhook_id,
+        outcome=classification.outcome,
+        status=status,
+        error=error,
+        answer=text or None,
+        seconds=seconds,
+        is_success=classification.verdict is Verdict.SUCCESS,
+    )
