@@ -107,5 +107,7 @@ class Facts:
     dispatches: Sequence[TopicRecord] = ()
     attempt_records: Sequence[TopicRecord] = ()
     receipts: Sequence[Receipt] = ()
-    kills: Sequence[Kill] = field(default=())
+    kills: Sequence[Kill] = ()
+    exit_statuses: Mapping[str, int | None] = field(default_factory=dict)
+    """Component -> how it ended when it was asked to, as ChildProcess.exit_status says it."""
     elapsed_seconds: float = 0.0

@@ -27,10 +27,8 @@ from aiohttp import web
 from pipeline.demo.behaviours import Arrival, Behaviour
 from pipeline.demo.receipts import Receipt, ReceiptFile, ReceiptTail
 from pipeline.demo.signatures import Verifier
+from pipeline.demo.wire import ASSET_HEADER, HOOKS_PATH, LIVE_PATH
 
-HOOKS_PATH = "/hooks/"
-LIVE_PATH = "/livez"
-ASSET_HEADER = "x-demo-asset"
 DELIVERIES_MAX = 1_000_000
 """Distinct deliveries that one receiver remembers; beyond it, new ones are answered with 507."""
 SHUTDOWN_SECONDS = 1.0

@@ -20,7 +20,7 @@ class Finding:
 
     kind: str
     id: str
-    """The delivery, or the event where there is no delivery."""
+    """The delivery; the event, record or component where it is about one of those."""
     reason: str
 
 
@@ -109,6 +109,7 @@ def compare(facts: Facts) -> Report:
             _rolled_back(facts),
             _readmissions(facts),
             _business_rows(facts),
+            _ends(facts),
         )
     )
     states = Counter(delivery.state for delivery in facts.deliveries)
@@ -323,6 +324,13 @@ def _business_rows(facts: Facts) -> Iterator[Finding]:
     rolled_back = {event.asset for event in facts.rolled_back}
     for asset in facts.business_rows - events.keys() - rolled_back:
         yield Finding("not_atomic", asset, "a business row whose event was not admitted")
+
+
+def _ends(facts: Facts) -> Iterator[Finding]:
+    """Each component, asked to end, ended by itself and with 0."""
+    for component, status in facts.exit_statuses.items():
+        if status != 0:
+            yield Finding("unclean_end", component, f"asked to end, it left with {status}")
 
 
 def _admissions(facts: Facts) -> Mapping[str, Admission]:

@@ -127,6 +127,7 @@ def good_facts() -> Facts:
             receipt(4, "hanging", applies=False, is_effect=False, status=None),
         ],
         kills=[Kill("worker", 1001.5, 1)],
+        exit_statuses={"worker": 0, "connector": 0},
         elapsed_seconds=12.34,
     )
 
@@ -264,6 +265,11 @@ DEFECTS: dict[str, tuple[Change, str, str]] = {
         lambda facts: replace(facts, business_rows=facts.business_rows - {"4"}),
         "not_atomic",
         "event-4",
+    ),
+    "component that had to be killed": (
+        lambda facts: replace(facts, exit_statuses={"worker-1": -9, "worker-2": 0}),
+        "unclean_end",
+        "worker-1",
     ),
     "business row without its event": (adding_key("business_rows", "7"), "not_atomic", "7"),
 }

@@ -1,0 +1,55 @@
+"""The report for people, and as one object for programs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+
+import msgspec
+
+from pipeline.demo.report import Percentiles, Report
+
+
+def as_json(report: Report) -> str:
+    """One line: the fields of Report, and `exact`."""
+    return msgspec.json.encode({"exact": report.is_exact, **asdict(report)}).decode()
+
+
+def as_text(report: Report) -> str:
+    """A few lines, and one for each finding."""
+    kills = ", ".join(f"{kill.component} after {kill.receipts} deliveries" for kill in report.kills) or "none"
+    off = {
+        "lost": report.lost,
+        "identity changes": report.identity_changes,
+        "body mismatches": report.body_mismatches,
+        "invalid signatures": report.invalid_signatures,
+    }
+    rows = {
+        "admitted": f"{report.admitted} deliveries of {report.events} events",
+        "  = succeeded": f"{report.succeeded}",
+        "  + dead": f"{report.dead}",
+        "  + waiting": f"{report.waiting}",
+        "attempts": f"{report.attempts}, {report.lease_expired} of them lease_expired, {report.late} late",
+        "received": f"{report.receiver_distinct}, taken over {report.receiver_effects}, repeats {report.receiver_repeats}",
+        "dispatched": f"{report.dispatches}",
+        "rolled back": f"{report.rolled_back} events, seen {report.rolled_back_seen} times",
+        "admitted again": f"{report.readmitted} deliveries, called new {report.duplicates_admitted}",
+        "off": ", ".join(f"{what} {count}" for what, count in off.items()),
+        "commit to receipt": _latency(report.commit_to_receipt_ms),
+        "  before the kills": _latency(report.commit_to_receipt_ms_before_kills),
+        "SIGKILL": kills,
+        "took": f"{report.elapsed_seconds:.1f} s",
+    }
+    lines = [f"{label:<20}{value}" for label, value in rows.items()] + [""]
+    if report.is_exact:
+        return "\n".join([*lines, "exact: every witness agrees on every delivery"])
+    kinds = Counter(finding.kind for finding in report.findings)
+    lines.append("NOT EXACT: " + ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()))
+    lines += [f"  {finding.kind}  {finding.id}  {finding.reason}" for finding in report.findings]
+    return "\n".join(lines)
+
+
+def _latency(percentiles: Percentiles) -> str:
+    if percentiles.p50 is None:
+        return "no sample"
+    return f"p50 {percentiles.p50} ms, p95 {percentiles.p95} ms, p99 {percentiles.p99} ms"

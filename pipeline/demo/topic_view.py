@@ -1,0 +1,111 @@
+"""What a read_committed reader finds in the topics."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import msgspec
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from pipeline.demo.errors import DemoError
+from pipeline.demo.facts import TopicRecord
+
+METADATA_SECONDS = 10.0
+READ_SECONDS = 60.0
+BATCH = 1000
+POLL_SECONDS = 0.5
+
+
+def read_to_end(kafka: Mapping[str, Any], topic: str, to_record: Callable[[Message], TopicRecord]) -> list[TopicRecord]:
+    """Every record that is committed now, partition by partition interleaved.
+
+    `kafka` is librdkafka's configuration with addresses and security. Raises DemoError when the end is not reached
+    within READ_SECONDS, as behind a transaction that stays open.
+    """
+    consumer = Consumer(
+        {
+            **kafka,
+            "group.id": "demo-report",  # the client wants one; nothing is committed under it
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
+    )
+    try:
+        partitions = consumer.list_topics(topic, timeout=METADATA_SECONDS).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+        unread = set(partitions)
+        records: list[TopicRecord] = []
+        deadline = time.monotonic() + READ_SECONDS
+        while unread:
+            if time.monotonic() > deadline:
+                raise DemoError(
+                    f"partitions {sorted(unread)} of {topic} were not read to the end in {READ_SECONDS:g} s"
+                )
+            for message in consumer.consume(BATCH, timeout=POLL_SECONDS):
+                error = message.error()
+                if error is None:
+                    records.append(to_record(message))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    unread.discard(message.partition())
+                else:
+                    raise KafkaException(error)
+        return records
+    finally:
+        consumer.close()
+
+
+def wait_for_records(
+    kafka: Mapping[str, Any],
+    topic: str,
+    to_record: Callable[[Message], TopicRecord],
+    wanted: Collection[str],
+    seconds: float,
+) -> None:
+    """Return when all of `wanted` are in the topic, or when `seconds` are over: the report then names the missing."""
+    deadline = time.monotonic() + seconds
+    missing = set(wanted)
+    while missing and time.monotonic() < deadline:
+        missing.difference_update(record.record_id for record in read_to_end(kafka, topic, to_record))
+        if missing:
+            time.sleep(POLL_SECONDS)
+
+
+def dispatch_of(message: Message) -> TopicRecord:
+    """A record of the dispatch topic; its value is the event's body."""
+    headers = _headers(message)
+    return TopicRecord(
+        record_id=headers.get("id", ""),
+        delivery_id=headers.get("delivery_id", ""),
+        event_id=headers.get("event_id", ""),
+        body_sha256=hashlib.sha256(message.value() or b"").hexdigest(),
+    )
+
+
+def attempt_of(message: Message) -> TopicRecord:
+    """A record of the attempts topic; its value is the attempt's row as JSON."""
+    headers = _headers(message)
+    try:
+        row = msgspec.json.decode(message.value() or b"", type=_AttemptRow)
+    except msgspec.DecodeError as error:
+        raise DemoError(f"the attempts topic holds no attempt at offset {message.offset()}: {error}") from error
+    return TopicRecord(
+        record_id=headers.get("id", ""),
+        delivery_id=row.delivery_id,
+        event_id=row.event_id,
+        body_sha256=None,
+    )
+
+
+class _AttemptRow(msgspec.Struct):
+    delivery_id: str
+    event_id: str
+
+
+def _headers(message: Message) -> dict[str, str]:
+    headers = dict(message.headers() or ())
+    return {name: value.decode() if isinstance(value, bytes) else value for name, value in headers.items() if value}
