@@ -10,6 +10,8 @@ from pathlib import Path
 from pipeline.settings import PREFIX, environment_of
 from pipeline.stack.child_process import ChildProcess, Command, OnStart
 
+# Settings of the caller that are about other servers than the stack's.
+CONNECTION_PREFIXES = (f"{PREFIX}POSTGRES_", f"{PREFIX}KAFKA_")
 COMPONENTS = ("connector", "worker", "reconciler", "audit", "api")
 
 
@@ -25,7 +27,8 @@ def component_process(
     """Prepare a component; `start` runs it.
 
     `settings` are fields of Settings by name and go by environment, since some are secrets.
-    `inherit_settings` keeps the caller's own OUTRIDER_ variables where `settings` has none.
+    `inherit_settings` keeps the caller's own OUTRIDER_ variables where `settings` has none, but for
+    those about connections, which belong to other servers.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     command = Command(
@@ -45,11 +48,9 @@ def program(*arguments: str) -> list[str]:
 
 def program_environment(settings: Mapping[str, object], *, inherit_settings: bool) -> dict[str, str]:
     """Environment of the caller, with `settings` in place of (or over) its OUTRIDER_ variables."""
-    given = environment_of(settings)
     kept = {
         name: value
         for name, value in os.environ.items()
-        # A secret's _FILE form would contradict the plain value that we give.
-        if not name.startswith(PREFIX) or (inherit_settings and name.removesuffix("_FILE") not in given)
+        if not name.startswith(PREFIX) or (inherit_settings and not name.startswith(CONNECTION_PREFIXES))
     }
-    return {**kept, "PYTHONUNBUFFERED": "1", **given}
+    return {**kept, "PYTHONUNBUFFERED": "1", **environment_of(settings)}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import http.client
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
@@ -33,13 +31,19 @@ Announce = Callable[[str], None]
 class DevelopmentStack:
     """The servers with the program's components on them, all on one machine.
 
-    `directory` keeps the data (None: temporary); logs of components go to `logs`. `only` names the
-    parts to start. Components take the caller's OUTRIDER_ settings except for what the stack knows
-    better: addresses, replication, logins, ports.
+    `directory` keeps the data (None: temporary); all logs go to `logs`. `only` names the parts to
+    start. Components take `settings` (fields of Settings by name), or without them the caller's
+    OUTRIDER_ variables, except for what the stack knows better: addresses, replication, logins, ports.
     """
 
     def __init__(
-        self, directory: Path | None, *, logs: Path, only: Collection[str] = PARTS, workers: int = 1
+        self,
+        directory: Path | None,
+        *,
+        logs: Path,
+        only: Collection[str] = PARTS,
+        workers: int = 1,
+        settings: Mapping[str, object] | None = None,
     ) -> None:
         chosen = [name for name in COMPONENTS if name in only]
         missing = [name for name in SERVERS if name not in only]
@@ -49,7 +53,8 @@ class DevelopmentStack:
         self._workers = workers
         self._logs = logs
         self._servers = [name for name in SERVERS if name in only]
-        self.servers = EmbeddedStack(directory, servers=self._servers)
+        self._given_settings = settings
+        self.servers = EmbeddedStack(directory, logs=logs, servers=self._servers)
         self._components: list[ChildProcess] = []
         self._dsns: dict[str, str] = {}
         self._api_url: str | None = None
@@ -100,6 +105,7 @@ class DevelopmentStack:
 
     def _settings(self) -> dict[str, object]:
         return {
+            **(self._given_settings or {}),
             "kafka_bootstrap_servers": self.servers.bootstrap_servers,
             "kafka_security_protocol": "plaintext",
             # One broker.
@@ -110,9 +116,9 @@ class DevelopmentStack:
     def _prepare(self, announce: Announce) -> None:
         admin = {**self._settings(), "postgres_dsn": self.servers.postgres_dsn}
         announce("applying migrations")
-        _run_program(admin, "migrate", "up")
+        self._run_program(admin, "migrate", "up")
         announce("creating topics")
-        _run_program(admin, "topics", "apply")
+        self._run_program(admin, "topics", "apply")
         logins = create_login_roles(self.servers.postgres_dsn)
         self._dsns = {
             group: self.servers.postgres.dsn_for(user=role, password=password)
@@ -141,13 +147,33 @@ class DevelopmentStack:
                 settings,
                 name=name,
                 log=self._logs / f"{name}.log",
-                inherit_settings=True,
+                inherit_settings=self._given_settings is None,
                 on_start=self.servers.watch,
             )
             self._components.append(process)
             process.start()
-        for process, health_port in zip(self._components, health_ports, strict=True):
-            wait_ready(process, partial(_says_ready, health_port), READY_SECONDS)
+        for (component, _), process, health_port in zip(names, self._components, health_ports, strict=True):
+            # The API is a listener itself and needs no second one.
+            port = api_port if component == "api" else health_port
+            wait_ready(process, partial(_says_ready, port), READY_SECONDS)
+
+    def _run_program(self, settings: Mapping[str, object], *arguments: str) -> None:
+        environment = program_environment(settings, inherit_settings=self._given_settings is None)
+        what = " ".join(("outrider", *arguments))
+        try:
+            done = subprocess.run(
+                program(*arguments),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=PREPARE_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            raise StackError(f"{what} took longer than {PREPARE_SECONDS:g} s") from None
+        if done.returncode != 0:
+            raise StackError(f"{what} failed: {(done.stderr or done.stdout).strip()}")
 
     def _instances(self, component: str) -> list[str]:
         if component != "worker":
@@ -164,27 +190,12 @@ def part_of(process: ChildProcess) -> Part:
 
 
 def _says_ready(port: int) -> bool:
+    # Not urllib, which would ask the proxy that the environment names.
+    connection = http.client.HTTPConnection(HOST, port, timeout=PROBE_SECONDS)
     try:
-        with urllib.request.urlopen(f"http://{HOST}:{port}/readyz", timeout=PROBE_SECONDS) as answer:
-            return bool(answer.status == http.client.OK)
-    except (OSError, urllib.error.URLError, http.client.HTTPException):
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
         return False
-
-
-def _run_program(settings: Mapping[str, object], *arguments: str) -> None:
-    environment = program_environment(settings, inherit_settings=True)
-    what = " ".join(("outrider", *arguments))
-    try:
-        done = subprocess.run(
-            program(*arguments),
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PREPARE_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        raise StackError(f"{what} took longer than {PREPARE_SECONDS:g} s") from None
-    if done.returncode != 0:
-        raise StackError(f"{what} failed: {(done.stderr or done.stdout).strip()}")
+    finally:
+        connection.close()

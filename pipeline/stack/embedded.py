@@ -23,14 +23,20 @@ class EmbeddedStack:
     """Starts the servers, and ends them with the process that started them, however that ends.
 
     `directory` keeps the data; without one it is in a temporary folder that `stop` removes.
-    `fast` gives up PostgreSQL's protection against a crash of the machine: for tests.
+    `logs` is the folder of the log files, if they are not to be beside the data. `fast` gives up
+    PostgreSQL's protection against a crash of the machine: for tests.
     `servers` leaves one out.
 
     Raises StackError, after ending what had started, when a server cannot run.
     """
 
     def __init__(
-        self, directory: Path | None = None, *, fast: bool = False, servers: Collection[str] = SERVERS
+        self,
+        directory: Path | None = None,
+        *,
+        logs: Path | None = None,
+        fast: bool = False,
+        servers: Collection[str] = SERVERS,
     ) -> None:
         self._is_temporary = directory is None
         self.directory = (
@@ -39,8 +45,8 @@ class EmbeddedStack:
         self.directory.mkdir(parents=True, exist_ok=True)
         # PostgreSQL may have to run as another user; what is secret inside has a mode of its own.
         self.directory.chmod(0o711)
-        self.logs = self.directory / "logs"
-        self.logs.mkdir(mode=0o700, exist_ok=True)
+        self.logs = logs or self.directory / "logs"
+        self.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._servers = frozenset(servers)
         self._guard: Guard | None = None
         self.kafka = KafkaServer(self.directory / "kafka", self.logs / "kafka.log", on_start=self.watch)

@@ -116,9 +116,11 @@ def test_cache_follows_its_variables_in_order(tmp_path: Path, monkeypatch: pytes
 def test_stack_settings_win_over_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTRIDER_LOG_LEVEL", "debug")
     monkeypatch.setenv("OUTRIDER_POSTGRES_DSN_FILE", "/elsewhere")
+    monkeypatch.setenv("OUTRIDER_POSTGRES_PASSWORD", "of another server")
     settings = {"postgres_dsn": "postgresql://here"}
     inherited = program_environment(settings, inherit_settings=True)
     assert inherited["OUTRIDER_POSTGRES_DSN"] == "postgresql://here"
     assert inherited["OUTRIDER_LOG_LEVEL"] == "debug"
+    assert "OUTRIDER_POSTGRES_PASSWORD" not in inherited
     assert "OUTRIDER_POSTGRES_DSN_FILE" not in inherited
     assert "OUTRIDER_LOG_LEVEL" not in program_environment(settings, inherit_settings=False)
