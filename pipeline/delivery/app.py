@@ -38,6 +38,10 @@ class DeliveryApp(faust.App):  # type: ignore[misc]  # Faust has no types
         pass
 
 
+# mode gives each subclass a logger of its module; what it says is Faust's.
+DeliveryApp.logger = faust.App.logger
+
+
 def build_app(settings: Settings) -> tuple[Any, Any]:
     """The application and the dispatch topic. Reads no environment and connects to nothing."""
     urls = [URL(f"kafka://{address}") for address in broker_addresses(settings.kafka_bootstrap_servers)]

@@ -20,6 +20,8 @@ from faust.types import TP
 
 from pipeline.core.tracker import CompletionTracker
 
+__all__ = ["TP", "OrderedConsumer", "OrderedConsumerThread", "OrderedTransport", "Origin", "broker_addresses"]
+
 
 class Origin(NamedTuple):
     """Where a message came from. The generation tells one assignment of a partition from the next."""
@@ -40,7 +42,11 @@ class OrderedConsumerThread(driver.AIOKafkaConsumerThread):  # type: ignore[misc
         return consumer
 
     async def _fetch_records(
-        self, consumer: Any, active_partitions: Any, timeout: float | None = None, max_records: int | None = None
+        self,
+        consumer: Any,
+        active_partitions: Any,
+        timeout: float | None = None,  # noqa: ASYNC109 - the driver's signature
+        max_records: int | None = None,
     ) -> Any:
         records = await super()._fetch_records(consumer, active_partitions, timeout=timeout, max_records=max_records)
         # Nothing is awaited from the fetch to here, so records and positions belong together; and a caller that
@@ -142,6 +148,11 @@ class OrderedTransport(driver.Transport):  # type: ignore[misc]
     """Set it by ``app.transport = OrderedTransport(urls, app)``."""
 
     Consumer = OrderedConsumer
+
+
+# mode gives each subclass a logger of its module; what these say is Faust's.
+for _kind in (OrderedConsumerThread, OrderedConsumer, OrderedTransport):
+    _kind.logger = driver.logger
 
 
 def broker_addresses(bootstrap_servers: str) -> Iterable[str]:

@@ -1,0 +1,25 @@
+"""``outrider run worker``."""
+
+from __future__ import annotations
+
+import asyncio
+
+import uvloop
+
+from pipeline.cli.errors import CommandError
+from pipeline.delivery.start_checks import NotReadyError
+from pipeline.delivery.worker import Worker
+from pipeline.settings import Settings
+
+
+def run_worker(settings: Settings) -> int:
+    """Run until SIGTERM or SIGINT; the exit status. Raises CommandError where it cannot start."""
+
+    async def run() -> int:
+        return await Worker(settings).run()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            return runner.run(run())
+        except NotReadyError as error:
+            raise CommandError(str(error)) from None
