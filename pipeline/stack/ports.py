@@ -1,25 +1,39 @@
-"""Free TCP ports on the loopback address."""
+"""Free TCP ports on the loopback address.
+
+They are taken from below the range that the kernel gives to outgoing connections. From within it, a
+client that keeps calling a server which is down is some day given that server's own port, connects
+to itself, and the server cannot come back.
+"""
 
 from __future__ import annotations
 
+import random
 import socket
-from contextlib import ExitStack
 from pathlib import Path
 
+from pipeline.stack.errors import StackError
+
 HOST = "127.0.0.1"
+LOWEST_PORT = 10_000
+# The kernel's default, for where /proc does not tell.
+OUTGOING_FROM = 32_768
+TRIES = 1_000
 
 
 def free_ports(count: int) -> list[int]:
     """Return `count` different ports that nobody listens on now.
 
-    All are held open until the last is chosen, so that they differ. Another process may still
-    take one before it is used: a server that finds its port taken fails at start and says so.
+    Another process may take one before it is used: a server then fails at start and says so.
+    Raises StackError when there are not enough.
     """
-    with ExitStack() as open_sockets:
-        sockets = [open_sockets.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((HOST, 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+    candidates = range(LOWEST_PORT, max(outgoing_from(), LOWEST_PORT + TRIES))
+    chosen: list[int] = []
+    for port in random.SystemRandom().sample(candidates, TRIES):
+        if len(chosen) == count:
+            return chosen
+        if is_free(port):
+            chosen.append(port)
+    raise StackError(f"fewer than {count} ports from {candidates.start} to {candidates.stop} are free")
 
 
 def is_free(port: int) -> bool:
@@ -31,6 +45,14 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def outgoing_from() -> int:
+    """The lowest port that the kernel gives to an outgoing connection."""
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return OUTGOING_FROM
 
 
 def read_ports(file: Path, count: int) -> list[int] | None:

@@ -11,7 +11,7 @@ from pipeline.stack import java, postgres_programs
 from pipeline.stack.cache import cache_directory
 from pipeline.stack.component import program_environment
 from pipeline.stack.errors import StackError
-from pipeline.stack.ports import HOST, choose_ports, free_ports
+from pipeline.stack.ports import HOST, choose_ports, free_ports, outgoing_from
 
 
 def executable(path: Path, says: str) -> Path:
@@ -96,8 +96,10 @@ def test_ports_stay_while_they_are_free(tmp_path: Path) -> None:
     assert choose_ports(tmp_path / "ports", 2) == others
 
 
-def test_free_ports_differ() -> None:
-    assert len(set(free_ports(20))) == 20
+def test_free_ports_differ_and_are_never_given_to_outgoing_connections() -> None:
+    ports = free_ports(20)
+    assert len(set(ports)) == 20
+    assert max(ports) < outgoing_from()
 
 
 def test_cache_follows_its_variables_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
