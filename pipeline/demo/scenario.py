@@ -97,7 +97,7 @@ class Scenario:
                     planned=self._planned,
                     started=self._started,
                 )
-                asyncio.run(self._drive(watch))
+                self._run_traffic(watch)
             return self._collect(watch)
         finally:
             receiver.stop()
@@ -110,6 +110,13 @@ class Scenario:
             operator.execute(
                 "update outrider.ledger_setting set transport_timeout_seconds = %s", (TRANSPORT_TIMEOUT_SECONDS,)
             )
+
+    def _run_traffic(self, watch: Watch) -> None:
+        try:
+            asyncio.run(self._drive(watch))
+        except ExceptionGroup as group:
+            # The first failure ended the others.
+            raise group.exceptions[0] from group
 
     async def _drive(self, watch: Watch) -> None:
         """Admit everything, with the kills on the way, until all that must end has ended, or time is up."""
