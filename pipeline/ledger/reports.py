@@ -9,11 +9,13 @@ from typing import Any
 from uuid import UUID
 
 import psycopg
-from psycopg.rows import class_row, kwargs_row, scalar_row
+from psycopg.rows import class_row, dict_row, kwargs_row, scalar_row
 
 from pipeline.core.lifecycle import State
 from pipeline.ledger.pool import Pool
 from pipeline.ledger.queries import query
+
+EXACT_ROWS = 1_000_000
 
 ALL_STATES = tuple(State)
 WAITING_STATES = tuple(state for state in State if not state.is_terminal)
@@ -132,6 +134,22 @@ class EventEntry:
     admitted_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class StateCounts:
+    pending: int
+    enqueued: int
+    leased: int
+    succeeded: int
+    dead: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCounts:
+    by_state: StateCounts
+    is_estimate: bool
+    """Whether ``succeeded`` comes from the table's statistics, because counting would read too much."""
+
+
 def list_waiting(
     connection: psycopg.Connection,
     *,
@@ -195,6 +213,18 @@ async def oldest_due_seconds(pool: Pool) -> float:
         cursor = connection.cursor(row_factory=scalar_row)
         await cursor.execute(query("reports", "oldest_due_seconds"))
         return float(await cursor.fetchone() or 0.0)
+
+
+async def counts_by_state(pool: Pool) -> LedgerCounts:
+    """Exact but for ``succeeded`` in a ledger of more than EXACT_ROWS rows."""
+    async with pool.connection() as connection:
+        cursor = connection.cursor(row_factory=dict_row)
+        await cursor.execute(query("reports", "counts_by_state"), {"exact_rows": EXACT_ROWS})
+        row = await cursor.fetchone()
+    if row is None:
+        raise RuntimeError("counts_by_state always returns one row")
+    is_estimate = row.pop("is_estimate")
+    return LedgerCounts(StateCounts(**row), is_estimate)
 
 
 def _page(

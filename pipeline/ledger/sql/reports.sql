@@ -88,3 +88,21 @@ from outrider.delivery_attempt a
 where a.delivery_id = %(delivery_id)s
 order by a.attempt desc, a.recorded_at desc
 limit %(limit)s
+
+-- name: counts_by_state
+-- States that wait, and dead, are counted in their indexes. Succeeded deliveries are counted while the table is small,
+-- and estimated from its statistics after that (is_estimate).
+with size as (
+  select reltuples::bigint as rows, reltuples > %(exact_rows)s as is_large
+  from pg_class where oid = 'outrider.delivery'::regclass
+), counted as (
+  select (select count(*) from outrider.delivery where state = 'pending') as pending,
+         (select count(*) from outrider.delivery where state = 'enqueued') as enqueued,
+         (select count(*) from outrider.delivery where state = 'leased') as leased,
+         (select count(*) from outrider.delivery where state = 'dead') as dead
+)
+select c.pending, c.enqueued, c.leased, c.dead, s.is_large as is_estimate,
+       case when s.is_large then greatest(0, s.rows - c.pending - c.enqueued - c.leased - c.dead)
+            else (select count(*) from outrider.delivery where state = 'succeeded') end as succeeded
+from size s
+cross join counted c
