@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from pipeline.stack.process_identity import ProcessIdentity, end_all
@@ -39,6 +40,9 @@ class Guard:
             # Ctrl-C on the owner's terminal must not end the guard.
             start_new_session=True,
         )
+        pipe = self._process.stdin
+        assert pipe is not None, "asked for above"
+        self._pipe = pipe
 
     def end(self, process: ProcessIdentity, number: signal.Signals) -> None:
         """Have this process ended with `number`, and with SIGKILL if that does not help."""
@@ -55,15 +59,15 @@ class Guard:
 
     def close(self) -> None:
         """Let the guard do now what it was told, and wait for it."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        with suppress(BrokenPipeError):
+            self._pipe.close()
         self._process.wait(EXIT_SECONDS)
 
     def _tell(self, order: dict[str, object]) -> None:
-        if self._process.stdin is None:
-            raise ValueError("the guard has no pipe")
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
+        # A guard that has died can guard nothing; the owner still ends its parts itself.
+        with suppress(BrokenPipeError):
+            self._pipe.write(json.dumps(order) + "\n")
+            self._pipe.flush()
 
 
 def carry_out(lines: Iterable[str]) -> None:

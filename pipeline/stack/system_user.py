@@ -18,6 +18,10 @@ KNOWN_USERS = (CREATED_USER, "postgres", "embedded_postgres")
 CHECK_SECONDS = 10.0
 
 
+# Root's own place for what that user must reach when the checkout is in a closed folder.
+ROOT_PLACE = Path("/var/lib/outrider")
+
+
 @dataclass(frozen=True, slots=True)
 class SystemUser:
     """An entry of the password database."""
@@ -57,6 +61,21 @@ def server_user() -> SystemUser | None:
         if user := _look_up(name):
             return user
     return _create(CREATED_USER)
+
+
+def root_place() -> Path:
+    """Make and return a folder that every user can enter and only root can write."""
+    ROOT_PLACE.mkdir(parents=True, exist_ok=True)
+    ROOT_PLACE.chmod(0o755)
+    return ROOT_PLACE
+
+
+def open_to_all(tree: Path) -> None:
+    """Let every user read the tree, and run what its owner can run, whatever the umask was."""
+    for path in (tree, *tree.rglob("*")):
+        if not path.is_symlink():
+            mode = path.stat().st_mode
+            path.chmod(mode | (0o555 if mode & 0o100 else 0o444))
 
 
 def _look_up(name: str) -> SystemUser | None:
