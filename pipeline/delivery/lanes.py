@@ -79,6 +79,12 @@ class _Lane(Generic[Item]):
     is_queued: bool = False
     wake_at: float | None = None
 
+    def learn(self, duration_seconds: float) -> None:
+        """A request has ended: the lane moves, and this is how long a place was taken."""
+        self.stalled_since = None
+        known = self.duration_seconds
+        self.duration_seconds = duration_seconds if known == 0 else known + DURATION_WEIGHT * (duration_seconds - known)
+
     def service_seconds(self, now: float) -> float:
         """How long a place stays taken, as far as is known: at least as long as the lane has stood still."""
         stalled = 0.0 if self.stalled_since is None else now - self.stalled_since
@@ -163,7 +169,6 @@ class Lanes(Generic[Item]):
             self.waiting -= 1
             lane.in_flight += 1
             self.in_flight += 1
-            lane.stalled_since = None
             lane.last_used = now
             self._queue(lane)
             return lane.destination_id, item
@@ -175,10 +180,8 @@ class Lanes(Generic[Item]):
         if duration_seconds is None:
             if lane.bucket is not None:
                 lane.bucket.give_back()
-        elif lane.duration_seconds == 0.0:
-            lane.duration_seconds = duration_seconds
         else:
-            lane.duration_seconds += DURATION_WEIGHT * (duration_seconds - lane.duration_seconds)
+            lane.learn(duration_seconds)
         self._queue(lane)
 
     def defer(self, destination_id: str, item: Item, reason: ParkReason, wait_seconds: float, now: float) -> None:
@@ -280,7 +283,8 @@ class Lanes(Generic[Item]):
         by_concurrency = math.inf
         service_seconds = lane.service_seconds(now)
         if service_seconds > 0:
-            free_places = max(0, lane.limits.concurrency - lane.in_flight)
+            # Where the lane stands still, places that look free here are taken by other workers.
+            free_places = 0 if lane.stalled_since is not None else max(0, lane.limits.concurrency - lane.in_flight)
             by_concurrency = free_places + int(lane.limits.concurrency * budget_seconds / service_seconds)
         least = min(self._depth, by_rate, by_concurrency)
         if least == self._depth:
