@@ -13,6 +13,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from pipeline.stack.locks import try_lock
 from pipeline.stack.process_identity import identity_of
 from pipeline.stack.run_file import read_run_file
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 120.0
 ONLY_POSTGRES = ("--only", "postgres")
 
 
@@ -94,6 +95,25 @@ def test_up_writes_addresses_that_answer_and_down_ends_them(folder: Path) -> Non
     assert outrider(folder, "down").returncode == 0
     assert all(map(is_gone, pids))
     assert outrider(folder, "status").returncode == 1
+
+
+def test_up_runs_every_component_and_names_the_one_that_is_killed(folder: Path) -> None:
+    done = outrider(folder, "up", "--ephemeral", "--workers", "2")
+    assert done.returncode == 0, done.stderr
+    record = run_file(folder)
+    components = {"connector", "worker-1", "worker-2", "reconciler", "audit", "api"}
+    assert set(record["parts"]) == {"kafka", "postgres"} | components
+    assert all(map(answers, record["dsns"].values()))
+    with urllib.request.urlopen(f"{record['api_url']}/readyz", timeout=10) as ready:
+        assert ready.status == 200
+
+    os.kill(pid_of(folder, "worker-2"), signal.SIGKILL)
+    eventually(lambda: is_gone(pid_of(folder, "worker-2")), "the killed worker is gone")
+    status = outrider(folder, "status", "--json")
+    assert status.returncode == 1
+    assert json.loads(status.stdout)["dead"] == ["worker-2"]
+    assert outrider(folder, "down").returncode == 0
+    assert all(is_gone(part["pid"]) for part in record["parts"].values())
 
 
 def test_no_secret_is_shown_on_the_terminal_or_in_a_command_line(folder: Path) -> None:
