@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import psycopg
 from psycopg import AsyncConnection, sql
 from psycopg.rows import TupleRow
-from psycopg.types.json import Jsonb
 
+from pipeline.admission import AdmittedDelivery, admit
 from pipeline.demo.errors import DemoError
 from pipeline.demo.events import PlannedEvent
 from pipeline.demo.facts import Admission, Readmission, RolledBack
@@ -36,10 +36,6 @@ SCHEMA = sql.SQL("""
     grant select, insert on media.asset to outrider_application;
 """)
 INSERT_ASSET = "insert into media.asset (asset_id, state) values (%s, 'processed')"
-ADMIT = """
-    select delivery_id, destination_id, created
-    from outrider.admit(%s, %s, %s, %s, destinations => %s, deliver_at => %s, headers => %s)
-"""
 
 
 @dataclass(slots=True)
@@ -61,7 +57,7 @@ class Application:
     async def run(self, events: Iterator[PlannedEvent], events_per_second: float) -> None:
         """Begin one event every 1 / `events_per_second` seconds while there is a free connection.
 
-        Raises psycopg.Error, and DemoError where admit names other destinations than it should.
+        Raises AdmissionError, psycopg.Error, and DemoError where admit names other destinations than it should.
         """
         started = time.monotonic()
         numbered = enumerate(events)
@@ -92,53 +88,48 @@ class Application:
         if event.delay_seconds is not None:
             deliver_at = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=event.delay_seconds)
         await connection.execute(INSERT_ASSET, (event.asset,))
-        rows = await _admit(connection, event, deliver_at)
+        deliveries = await _admit(connection, event, deliver_at)
         if event.ends != "commit":
             await _break_off(connection, event)
             self._notes.rolled_back.append(RolledBack(event.event_id, event.asset))
             return
         await connection.commit()
         committed_at = time.time()
-        reached = sorted(destination_id for _, destination_id, _ in rows)
-        if reached != sorted(event.destinations) or not all(created for _, _, created in rows):
-            raise DemoError(
-                f"event {event.event_id!r} was to be new for {sorted(event.destinations)}, admitted: {rows}"
-            )
+        reached = sorted(delivery.destination_id for delivery in deliveries)
+        if reached != sorted(event.destinations) or not all(delivery.created for delivery in deliveries):
+            raise DemoError(f"{event.event_id!r} was to be new for {sorted(event.destinations)}, got {deliveries}")
         body_sha256 = hashlib.sha256(event.body).hexdigest()
-        for delivery_id, destination_id, _ in rows:
-            self._notes.admissions.append(
-                Admission(
-                    delivery_id=delivery_id,
-                    event_id=event.event_id,
-                    asset=event.asset,
-                    destination_id=destination_id,
-                    body_sha256=body_sha256,
-                    committed_at=committed_at,
-                    is_scheduled=deliver_at is not None,
-                )
+        self._notes.admissions += [
+            Admission(
+                delivery_id=delivery.delivery_id,
+                event_id=event.event_id,
+                asset=event.asset,
+                destination_id=delivery.destination_id,
+                body_sha256=body_sha256,
+                committed_at=committed_at,
+                is_scheduled=deliver_at is not None,
             )
+            for delivery in deliveries
+        ]
         if event.is_readmitted:
-            rows = await _admit(connection, event, deliver_at)
+            again = await _admit(connection, event, deliver_at)
             await connection.commit()
-            self._notes.readmissions += [Readmission(delivery_id, created) for delivery_id, _, created in rows]
+            self._notes.readmissions += [Readmission(delivery.delivery_id, delivery.created) for delivery in again]
 
 
 async def _admit(
     connection: AsyncConnection[TupleRow], event: PlannedEvent, deliver_at: dt.datetime | None
-) -> list[tuple[str, str, bool]]:
-    cursor = await connection.execute(
-        ADMIT,
-        (
-            event.event_id,
-            event.event_type,
-            event.body,
-            event.content_type,
-            list(event.destinations) if event.is_named else None,
-            deliver_at,
-            Jsonb({ASSET_HEADER: event.asset}),
-        ),
+) -> list[AdmittedDelivery]:
+    return await admit(
+        connection,
+        event_id=event.event_id,
+        event_type=event.event_type,
+        payload=event.body,
+        content_type=event.content_type,
+        destinations=event.destinations if event.is_named else None,
+        deliver_at=deliver_at,
+        headers={ASSET_HEADER: event.asset},
     )
-    return [(row[0], row[1], row[2]) for row in await cursor.fetchall()]
 
 
 async def _break_off(connection: AsyncConnection[TupleRow], event: PlannedEvent) -> None:

@@ -72,8 +72,8 @@ class TopicRecord:
     """message_id of a dispatch, attempt_id of an attempt."""
     delivery_id: str
     event_id: str
-    body_sha256: str | None
-    """Of the value, which is the event's body in the dispatch topic; None in the attempts topic."""
+    body_sha256: str
+    """Of a dispatch's value, which is the event's body; of an attempt, what it says was sent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,34 +18,34 @@ POLL_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class PlannedKill:
-    process: ChildProcess
     after: int
     """Deliveries received when it comes."""
+    choose: Callable[[], ChildProcess]
+    """Asked at that moment."""
 
 
 class Killer:
     """Kills what it is told to, and knows which process is down on purpose."""
 
-    def __init__(self, plan: Sequence[PlannedKill], note: Callable[[str], None]) -> None:
-        self._plan = plan
+    def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
         self._down: ChildProcess | None = None
         self.kills: list[Kill] = []
 
-    async def run(self, received: Callable[[], int]) -> None:
+    async def run(self, plan: Sequence[PlannedKill], received: Callable[[], int]) -> None:
         """Carry out the plan in order. Raises StackError when a process cannot be started again."""
-        for planned in self._plan:
+        for planned in plan:
             while received() < planned.after:  # noqa: ASYNC110 (the count comes from another process's file)
                 await asyncio.sleep(POLL_SECONDS)
-            self._down = planned.process
+            self._down = process = planned.choose()
             killed_at = time.time()
-            planned.process.kill()
-            self.kills.append(Kill(planned.process.name, killed_at, received()))
-            self._note(f"SIGKILL {planned.process.name}, {received()} deliveries received")
+            process.kill()
+            self.kills.append(Kill(process.name, killed_at, received()))
+            self._note(f"SIGKILL {process.name}, {received()} deliveries received")
             await asyncio.sleep(DOWN_SECONDS)
-            planned.process.start()
+            process.start()
             self._down = None
-            self._note(f"started {planned.process.name} again")
+            self._note(f"started {process.name} again")
 
     def check(self, processes: Sequence[ChildProcess]) -> None:
         """Raise DemoError for one that is down, and not because of us."""

@@ -85,6 +85,13 @@ def count_states(operator: Connection[TupleRow]) -> dict[str, dict[str, int]]:
     return counts
 
 
+def leases_held(operator: Connection[TupleRow]) -> dict[str, int]:
+    """Worker -> deliveries that it is sending now."""
+    return dict(
+        operator.execute("select lease_owner, count(*) from outrider.delivery where state = 'leased' group by 1")
+    )
+
+
 def read_evidence(conninfo: str) -> Evidence:
     """Everything that the report compares, in one snapshot. `conninfo` is one that may read the business table."""
     with psycopg.connect(conninfo) as connection:

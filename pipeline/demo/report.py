@@ -262,10 +262,11 @@ def _attempts(facts: Facts) -> Iterator[Finding]:
 def _bodies(facts: Facts) -> Iterator[Finding]:
     """The admitted bytes, everywhere and each time."""
     admitted = _admissions(facts)
-    seen: Iterable[tuple[str, str, str | None]] = chain(
+    seen = chain(
         ((d.delivery_id, "in the ledger", d.body_sha256) for d in facts.deliveries),
         ((a.delivery_id, f"in attempt {a.attempt}", a.body_sha256) for a in facts.attempts),
         ((r.delivery_id, f"in dispatch {r.record_id}", r.body_sha256) for r in facts.dispatches),
+        ((r.delivery_id, f"in published attempt {r.record_id}", r.body_sha256) for r in facts.attempt_records),
         ((r.webhook_id, f"at {r.destination_id}", r.body_sha256) for r in facts.receipts if r.signature != "invalid"),
     )
     for delivery_id, place, sha256 in seen:

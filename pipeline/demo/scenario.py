@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from functools import partial
 
 import psycopg
+from psycopg import Connection
+from psycopg.rows import TupleRow
 
 from pipeline.demo.application import SCHEMA, Application, Notes
 from pipeline.demo.destinations import make_targets
 from pipeline.demo.events import plan_events
 from pipeline.demo.facts import Facts
 from pipeline.demo.kills import Killer, PlannedKill
-from pipeline.demo.ledger_view import add_destinations, read_evidence
+from pipeline.demo.ledger_view import add_destinations, leases_held, read_evidence
 from pipeline.demo.picture import Picture
 from pipeline.demo.receipts import ReceiptTail
 from pipeline.demo.receiver import Hook
@@ -71,11 +73,7 @@ class Scenario:
         self._planned = sum(len(event.destinations) for event in self._events if event.ends == "commit")
         self._notes = Notes()
         self._components = (*site.workers, site.connector, site.reconciler)
-        plan = [
-            PlannedKill(site.workers[0], int(self._planned * WORKER_KILL_AT)),
-            PlannedKill(site.connector, int(self._planned * CONNECTOR_KILL_AT)),
-        ]
-        self._killer = Killer(plan, picture.note)
+        self._killer = Killer(picture.note)
 
     def run(self) -> Facts:
         """Run it to the end and collect the facts.
@@ -97,7 +95,7 @@ class Scenario:
                     planned=self._planned,
                     started=self._started,
                 )
-                self._run_traffic(watch)
+                self._run_traffic(operator, watch)
             return self._collect(watch)
         finally:
             receiver.stop()
@@ -111,14 +109,14 @@ class Scenario:
                 "update outrider.ledger_setting set transport_timeout_seconds = %s", (TRANSPORT_TIMEOUT_SECONDS,)
             )
 
-    def _run_traffic(self, watch: Watch) -> None:
+    def _run_traffic(self, operator: Connection[TupleRow], watch: Watch) -> None:
         try:
-            asyncio.run(self._drive(watch))
+            asyncio.run(self._drive(operator, watch))
         except ExceptionGroup as group:
             # The first failure ended the others.
             raise group.exceptions[0] from group
 
-    async def _drive(self, watch: Watch) -> None:
+    async def _drive(self, operator: Connection[TupleRow], watch: Watch) -> None:
         """Admit everything, with the kills on the way, until all that must end has ended, or time is up."""
         rate = self._options.events_per_second
         self._picture.note(
@@ -127,7 +125,7 @@ class Scenario:
         application = Application(self._site.application_dsn, self._notes)
         async with asyncio.TaskGroup() as tasks:
             admitting = tasks.create_task(application.run(iter(self._events), rate))
-            killing = tasks.create_task(self._killer.run(lambda: watch.received))
+            killing = tasks.create_task(self._killer.run(self._kill_plan(operator), lambda: watch.received))
             deadline: float | None = None
             while True:
                 # In a thread, so that it delays no commit's time-stamp.
@@ -144,6 +142,17 @@ class Scenario:
                     killing.cancel()
                     return
                 await asyncio.sleep(LOOK_SECONDS)
+
+    def _kill_plan(self, operator: Connection[TupleRow]) -> list[PlannedKill]:
+        def busiest_worker() -> ChildProcess:
+            # So that requests are in the air when it dies, whose outcome nobody will tell.
+            held = leases_held(operator)
+            return max(self._site.workers, key=lambda process: held.get(process.name, 0))
+
+        return [
+            PlannedKill(int(self._planned * WORKER_KILL_AT), busiest_worker),
+            PlannedKill(int(self._planned * CONNECTOR_KILL_AT), lambda: self._site.connector),
+        ]
 
     def _collect(self, watch: Watch) -> Facts:
         site = self._site

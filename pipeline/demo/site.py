@@ -40,6 +40,7 @@ class Site:
     dispatch_topic: str
     attempts_topic: str
     workers: tuple[ChildProcess, ...]
+    """Each named as its worker_id."""
     connector: ChildProcess
     reconciler: ChildProcess
     folder: Path

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from pipeline.demo.errors import DemoError
 from pipeline.demo.facts import TopicRecord
+from topics.codecs import RecordError, decode_attempt, decode_dispatch
 
 METADATA_SECONDS = 10.0
 READ_SECONDS = 60.0
@@ -76,36 +76,35 @@ def wait_for_records(
 
 
 def dispatch_of(message: Message) -> TopicRecord:
-    """A record of the dispatch topic; its value is the event's body."""
-    headers = _headers(message)
+    """A record of the dispatch topic; its value is the event's body. Raises DemoError for one that is none."""
+    dispatch = decode_dispatch(message.key(), message.value(), _headers(message))
+    if isinstance(dispatch, RecordError):
+        raise _broken(message, dispatch)
     return TopicRecord(
-        record_id=headers.get("id", ""),
-        delivery_id=headers.get("delivery_id", ""),
-        event_id=headers.get("event_id", ""),
-        body_sha256=hashlib.sha256(message.value() or b"").hexdigest(),
+        record_id=dispatch.message_id,
+        delivery_id=dispatch.delivery_id,
+        event_id=dispatch.event_id or "",
+        body_sha256=hashlib.sha256(dispatch.payload or b"").hexdigest(),
     )
 
 
 def attempt_of(message: Message) -> TopicRecord:
-    """A record of the attempts topic; its value is the attempt's row as JSON."""
-    headers = _headers(message)
-    try:
-        row = msgspec.json.decode(message.value() or b"", type=_AttemptRow)
-    except msgspec.DecodeError as error:
-        raise DemoError(f"the attempts topic holds no attempt at offset {message.offset()}: {error}") from error
+    """A record of the attempts topic. Raises DemoError for one that is none."""
+    attempt = decode_attempt(message.value())
+    if isinstance(attempt, RecordError):
+        raise _broken(message, attempt)
     return TopicRecord(
-        record_id=headers.get("id", ""),
-        delivery_id=row.delivery_id,
-        event_id=row.event_id,
-        body_sha256=None,
+        record_id=str(attempt.attempt_id),
+        delivery_id=attempt.delivery_id,
+        event_id=attempt.event_id,
+        body_sha256=attempt.payload_sha256.hex(),
     )
 
 
-class _AttemptRow(msgspec.Struct):
-    delivery_id: str
-    event_id: str
+def _headers(message: Message) -> list[tuple[str, bytes | str | None]]:
+    headers = message.headers() or []
+    return list(headers.items() if isinstance(headers, dict) else headers)
 
 
-def _headers(message: Message) -> dict[str, str]:
-    headers = dict(message.headers() or ())
-    return {name: value.decode() if isinstance(value, bytes) else value for name, value in headers.items() if value}
+def _broken(message: Message, error: RecordError) -> DemoError:
+    return DemoError(f"{message.topic()} partition {message.partition()} offset {message.offset()}: {error}")

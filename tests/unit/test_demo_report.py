@@ -88,7 +88,10 @@ def dispatch(number: int) -> TopicRecord:
 def published(row: LedgerAttempt) -> TopicRecord:
     number = row.delivery_id.removeprefix("dlv_")
     return TopicRecord(
-        record_id=row.attempt_id, delivery_id=row.delivery_id, event_id=f"event-{number}", body_sha256=None
+        record_id=row.attempt_id,
+        delivery_id=row.delivery_id,
+        event_id=f"event-{number}",
+        body_sha256=row.body_sha256,
     )
 
 
@@ -224,6 +227,11 @@ DEFECTS: dict[str, tuple[Change, str, str]] = {
     ),
     "other bytes in the topic": (
         adding("dispatches", replace(dispatch(1), body_sha256="sha-x")),
+        "body_mismatch",
+        "dlv_1",
+    ),
+    "other bytes in a published attempt": (
+        adding("attempt_records", replace(published(attempt(1)), body_sha256="sha-x")),
         "body_mismatch",
         "dlv_1",
     ),
