@@ -52,7 +52,7 @@ def up(
                 all_lived = supervisor.up_in_foreground(Path.cwd(), options, _say, _show_ready)
                 raise typer.Exit(0 if all_lived else 1)
             _show(supervisor.up(Path.cwd(), options, _say))
-        except supervisor.RunsAlready as already:
+        except supervisor.RunsAlreadyError as already:
             print(f"{already}: outrider down ends it")
             _show(already.record)
             _, deaths = supervisor.status(Path.cwd())

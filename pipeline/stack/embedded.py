@@ -39,9 +39,7 @@ class EmbeddedStack:
         servers: Collection[str] = SERVERS,
     ) -> None:
         self._is_temporary = directory is None
-        self.directory = (
-            Path(tempfile.mkdtemp(prefix="outrider-")) if directory is None else directory.absolute()
-        )
+        self.directory = Path(tempfile.mkdtemp(prefix="outrider-")) if directory is None else directory.absolute()
         self.directory.mkdir(parents=True, exist_ok=True)
         # PostgreSQL may have to run as another user; what is secret inside has a mode of its own.
         self.directory.chmod(0o711)

@@ -81,9 +81,7 @@ def carry_out(lines: Iterable[str]) -> None:
         if "remove" in order:
             folders.append(order["remove"])
         else:
-            processes.append(
-                (ProcessIdentity(order["pid"], order["started"]), signal.Signals(order["signal"]))
-            )
+            processes.append((ProcessIdentity(order["pid"], order["started"]), signal.Signals(order["signal"])))
     end_all(processes[::-1], STOP_SECONDS)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)

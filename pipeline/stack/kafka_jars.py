@@ -9,7 +9,6 @@ compare only the sizes.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import tempfile
 import time
@@ -73,9 +72,7 @@ def parse_lock(text: str) -> list[LockedJar]:
     for line in text.splitlines():
         coordinate, size, sha256 = line.split(" ")
         group, artifact, version = coordinate.split(":")
-        jars.append(
-            LockedJar(group=group, artifact=artifact, version=version, size_bytes=int(size), sha256=sha256)
-        )
+        jars.append(LockedJar(group=group, artifact=artifact, version=version, size_bytes=int(size), sha256=sha256))
     return jars
 
 
@@ -109,16 +106,12 @@ def kafka_class_path(
         directory.mkdir(parents=True, exist_ok=True)
         with locked(root / f"{directory.name}.lock", CACHE_LOCK_SECONDS) as held:
             if not held:
-                raise StackError(
-                    f"another process has been filling {directory} for too long; end it and try again"
-                )
+                raise StackError(f"another process has been filling {directory} for too long; end it and try again")
             # Whoever held the lock before may have done the work.
             if not _is_complete(directory, jars):
                 _fill(directory, jars, fetch)
     except OSError as error:
-        raise StackError(
-            f"cannot write the cache {root}: {error}; choose another with {CACHE_VARIABLE}"
-        ) from error
+        raise StackError(f"cannot write the cache {root}: {error}; choose another with {CACHE_VARIABLE}") from error
     return paths
 
 
@@ -152,9 +145,7 @@ def _fill(directory: Path, jars: list[LockedJar], fetch: FetchJar) -> None:
     (directory / VERIFIED_MARKER).touch()
 
 
-def _fetch_one(
-    jar: LockedJar, directory: Path, scratch: Path, fetch: FetchJar, progress: DownloadProgress
-) -> None:
+def _fetch_one(jar: LockedJar, directory: Path, scratch: Path, fetch: FetchJar, progress: DownloadProgress) -> None:
     error: Exception | None = None
     for attempt in range(DOWNLOAD_TRIES):
         if attempt:
@@ -164,7 +155,7 @@ def _fetch_one(
             path = fetch(jar, Path(tempfile.mkdtemp(dir=scratch)))
             if not _matches(path, jar):
                 raise StackError(f"{jar.coordinate} does not have the checksum in {LOCK_FILE.name}")
-            os.replace(path, directory / jar.file_name)
+            path.replace(directory / jar.file_name)
         # requests' errors are OSErrors; jgo raises RuntimeError for an answer other than 200.
         except (OSError, RuntimeError, StackError) as failure:
             error = failure

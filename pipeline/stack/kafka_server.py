@@ -114,9 +114,7 @@ class KafkaServer:
         self.start()
 
     def _command(self, arguments: Sequence[str]) -> Command:
-        return Command(
-            arguments=arguments, environment=_environment(), directory=self.directory, log=self.log
-        )
+        return Command(arguments=arguments, environment=_environment(), directory=self.directory, log=self.log)
 
     def _format(self) -> None:
         # What an interrupted attempt has left is not a whole log.
@@ -135,13 +133,9 @@ class KafkaServer:
                 timeout=FORMAT_SECONDS,
             )
         except subprocess.TimeoutExpired:
-            raise StackError(
-                f"formatting {self.directory} for Kafka took longer than {FORMAT_SECONDS:g} s"
-            ) from None
+            raise StackError(f"formatting {self.directory} for Kafka took longer than {FORMAT_SECONDS:g} s") from None
         if done.returncode != 0:
-            raise StackError(
-                f"cannot format {self.directory} for Kafka: {(done.stdout + done.stderr).strip()}"
-            )
+            raise StackError(f"cannot format {self.directory} for Kafka: {(done.stdout + done.stderr).strip()}")
         (self.directory / FORMATTED_MARKER).touch()
 
 

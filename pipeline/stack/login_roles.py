@@ -48,9 +48,7 @@ def drop_login_roles(admin_dsn: str, *, prefix: str) -> None:
             connection.execute(sql.SQL("DROP ROLE IF EXISTS {}").format(sql.Identifier(f"{prefix}_{group}")))
 
 
-def _create(
-    connection: psycopg.Connection, role: str, group: str, password: str, *, replicates: bool
-) -> None:
+def _create(connection: psycopg.Connection, role: str, group: str, password: str, *, replicates: bool) -> None:
     name = sql.Identifier(role)
     if connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [group]).fetchone() is None:
         raise StackError(f"role {group} is missing: apply the migrations first (outrider migrate up)")
@@ -59,7 +57,5 @@ def _create(
     # The statement carries a verifier, not the password: statements may be logged.
     verifier = connection.pgconn.encrypt_password(password.encode(), role.encode(), b"scram-sha-256").decode()
     attribute = sql.SQL("REPLICATION" if replicates else "NOREPLICATION")
-    connection.execute(
-        sql.SQL("ALTER ROLE {} LOGIN {} PASSWORD {}").format(name, attribute, sql.Literal(verifier))
-    )
+    connection.execute(sql.SQL("ALTER ROLE {} LOGIN {} PASSWORD {}").format(name, attribute, sql.Literal(verifier)))
     connection.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(group), name))

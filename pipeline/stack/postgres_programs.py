@@ -125,7 +125,5 @@ def _copy_for(user: SystemUser, wheel: PostgresPrograms) -> PostgresPrograms:
             scratch.rename(target)
     programs = programs_in(target / WHEEL / "pginstall" / "bin")
     if programs is None or not user.can_reach(programs.server):
-        raise StackError(
-            f"the copy of PostgreSQL in {target} cannot be run by {user.name}: remove it and try again"
-        )
+        raise StackError(f"the copy of PostgreSQL in {target} cannot be run by {user.name}: remove it and try again")
     return programs

@@ -40,9 +40,7 @@ class PostgresServer:
     `fast` turns off what protects against a crash of the machine (not of the server): for tests.
     """
 
-    def __init__(
-        self, directory: Path, log: Path, *, fast: bool = False, on_start: OnStart | None = None
-    ) -> None:
+    def __init__(self, directory: Path, log: Path, *, fast: bool = False, on_start: OnStart | None = None) -> None:
         self.directory = directory
         self.log = log
         self._fast = fast
@@ -122,9 +120,7 @@ class PostgresServer:
 
         def answers() -> bool:
             try:
-                with psycopg.connect(
-                    maintenance, autocommit=True, connect_timeout=CONNECT_SECONDS
-                ) as connection:
+                with psycopg.connect(maintenance, autocommit=True, connect_timeout=CONNECT_SECONDS) as connection:
                     exists = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE])
                     if exists.fetchone() is None:
                         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))

@@ -77,9 +77,7 @@ def state_folder(folder: Path) -> Path:
         # Whatever repository this is in, passwords and data must not be committed.
         (state / ".gitignore").write_text("*\n", encoding="ascii")
     except OSError as error:
-        raise StackError(
-            f"cannot write {state}: {error.strerror}; run outrider in a folder of yours"
-        ) from error
+        raise StackError(f"cannot write {state}: {error.strerror}; run outrider in a folder of yours") from error
     return state
 
 
@@ -91,9 +89,7 @@ def read_run_file(state: Path) -> RunRecord | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StackError(
-            f"cannot read {path}: {error.strerror}; use the user who started the stack"
-        ) from error
+        raise StackError(f"cannot read {path}: {error.strerror}; use the user who started the stack") from error
     try:
         return msgspec.json.decode(content, type=RunRecord)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -106,7 +102,7 @@ def write_run_file(state: Path, record: RunRecord) -> None:
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
-        os.replace(scratch, state / RUN_FILE)
+        Path(scratch).replace(state / RUN_FILE)
     except BaseException:
         Path(scratch).unlink(missing_ok=True)
         raise

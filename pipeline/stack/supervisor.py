@@ -43,7 +43,7 @@ class UpOptions:
     only: Collection[str] = PARTS
 
 
-class RunsAlready(StackError):
+class RunsAlreadyError(StackError):
     """Another `up` has started the stack of this folder, and it runs."""
 
     def __init__(self, record: RunRecord) -> None:
@@ -54,7 +54,7 @@ class RunsAlready(StackError):
 def up(folder: Path, options: UpOptions, announce: Announce) -> RunRecord:
     """Start the stack, let it live on, and return where it answers.
 
-    Raises RunsAlready, or StackError when it cannot start (nothing is left running then).
+    Raises RunsAlreadyError, or StackError when it cannot start (nothing is left running then).
     """
     stack, record = _start(folder, options, announce, is_foreground=False)
     stack.detach()
@@ -123,7 +123,7 @@ def _start(
         earlier = read_run_file(state)
         if earlier is not None:
             if earlier.is_alive:
-                raise RunsAlready(earlier)
+                raise RunsAlreadyError(earlier)
             announce("the last stack of this folder ended without `outrider down`: cleaning up")
             _clean_up(state, earlier)
         logs = state / "logs"
@@ -148,9 +148,7 @@ def _start(
 def _only_one(state: Path) -> Iterator[None]:
     with locked(state / LOCK_FILE, 0) as held:
         if not held:
-            raise StackError(
-                f"another outrider up or down is at work in {state.parent}: wait until it is done"
-            )
+            raise StackError(f"another outrider up or down is at work in {state.parent}: wait until it is done")
         yield
 
 

@@ -89,9 +89,7 @@ def _look_up(name: str) -> SystemUser | None:
 def _create(name: str) -> SystemUser:
     useradd = shutil.which("useradd", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
     if useradd is None:
-        raise StackError(
-            "PostgreSQL must not run as root and there is no useradd: create a system user 'postgres'"
-        )
+        raise StackError("PostgreSQL must not run as root and there is no useradd: create a system user 'postgres'")
     try:
         subprocess.run(
             [useradd, "--system", "--no-create-home", "--shell", "/bin/false", name],
@@ -105,9 +103,7 @@ def _create(name: str) -> SystemUser:
         if (user := _look_up(name)) is not None:
             return user
         reason = getattr(error, "stderr", None) or error
-        raise StackError(
-            f"PostgreSQL must not run as root, and creating a user for it failed: {reason}"
-        ) from error
+        raise StackError(f"PostgreSQL must not run as root, and creating a user for it failed: {reason}") from error
     user = _look_up(name)
     if user is None:
         raise StackError(f"useradd made no user {name}: create a system user 'postgres'")

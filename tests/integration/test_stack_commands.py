@@ -91,7 +91,8 @@ def test_up_writes_addresses_that_answer_and_down_ends_them(folder: Path) -> Non
     assert outrider(folder, "status").returncode == 0
 
     pids = [part["pid"] for part in record["parts"].values()]
-    assert len(pids) == 2 and not any(map(is_gone, pids))
+    assert len(pids) == 2
+    assert not any(map(is_gone, pids))
     assert outrider(folder, "down").returncode == 0
     assert all(map(is_gone, pids))
     assert outrider(folder, "status").returncode == 1
@@ -119,7 +120,8 @@ def test_up_runs_every_component_and_names_the_one_that_is_killed(folder: Path) 
 def test_no_secret_is_shown_on_the_terminal_or_in_a_command_line(folder: Path) -> None:
     done = outrider(folder, "up", *ONLY_POSTGRES)
     password = psycopg.conninfo.conninfo_to_dict(run_file(folder)["postgres_dsn"])["password"]
-    assert isinstance(password, str) and len(password) >= 20
+    assert isinstance(password, str)
+    assert len(password) >= 20
     assert password not in done.stdout + done.stderr + outrider(folder, "status").stdout
     assert password.encode() not in Path(f"/proc/{pid_of(folder, 'postgres')}/cmdline").read_bytes()
 
@@ -131,7 +133,8 @@ def test_second_up_says_that_the_stack_runs_already(folder: Path) -> None:
     assert second.returncode == 0
     assert "runs already" in second.stdout
     assert str(psycopg.conninfo.conninfo_to_dict(run_file(folder)["postgres_dsn"])["port"]) in second.stdout
-    assert pid_of(folder, "postgres") == pid and not is_gone(pid)
+    assert pid_of(folder, "postgres") == pid
+    assert not is_gone(pid)
 
 
 def test_data_is_kept_from_down_to_up_and_the_address_too(folder: Path) -> None:
@@ -183,7 +186,8 @@ def test_down_ends_only_what_up_started(folder: Path) -> None:
         record["parts"]["kafka"] = {**server, "pid": stranger.pid}
         (folder / ".outrider" / "run.json").write_text(json.dumps(record))
         down = outrider(folder, "down")
-        assert down.returncode == 0 and down.stdout == "ended postgres\n"
+        assert down.returncode == 0
+        assert down.stdout == "ended postgres\n"
         assert is_gone(server["pid"])
         assert stranger.poll() is None
     finally:
@@ -208,7 +212,8 @@ def test_up_does_not_wait_for_another_up(folder: Path) -> None:
     done = outrider(folder, "up", *ONLY_POSTGRES)
     os.close(lock)
     assert done.returncode == 1
-    assert done.stderr.count("\n") == 1 and "at work" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "at work" in done.stderr
 
 
 @pytest.fixture
@@ -216,7 +221,7 @@ def foreground(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A running `up --foreground` with PostgreSQL on temporary data."""
     process = start(folder, "up", "--foreground", "--ephemeral", *ONLY_POSTGRES)
     try:
-        eventually(lambda: (folder / ".outrider" / "run.json").exists(), "the stack runs")
+        eventually((folder / ".outrider" / "run.json").exists, "the stack runs")
         yield process
     finally:
         process.kill()
@@ -250,20 +255,17 @@ def test_down_ends_a_foreground_up(folder: Path, foreground: subprocess.Popen[st
     assert is_gone(pid)
 
 
-def test_parts_end_with_a_foreground_up_that_is_killed(
-    folder: Path, foreground: subprocess.Popen[str]
-) -> None:
+def test_parts_end_with_a_foreground_up_that_is_killed(folder: Path, foreground: subprocess.Popen[str]) -> None:
     record = run_file(folder)
     foreground.kill()
     eventually(lambda: is_gone(record["parts"]["postgres"]["pid"]), "the server ends with its owner")
-    eventually(
-        lambda: not any(Path(path).exists() for path in record["temporary_folders"]), "temporary data goes"
-    )
+    eventually(lambda: not any(Path(path).exists() for path in record["temporary_folders"]), "temporary data goes")
 
 
 def test_wrong_parts_are_refused_in_one_line(folder: Path) -> None:
     unknown = outrider(folder, "up", "--only", "zookeeper")
-    assert unknown.returncode == 2 and "zookeeper" in unknown.stderr
+    assert unknown.returncode == 2
+    assert "zookeeper" in unknown.stderr
     alone = outrider(folder, "up", "--only", "worker")
     assert alone.returncode == 1
     assert alone.stderr == "outrider: worker cannot run without kafka and postgres\n"

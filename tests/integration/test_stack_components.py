@@ -20,9 +20,7 @@ def sessions_of(database: str, login_suffix: str) -> int:
     return 0 if row is None else int(row[0])
 
 
-def test_component_works_on_its_tests_database_under_its_own_login(
-    component: StartComponent, database: str
-) -> None:
+def test_component_works_on_its_tests_database_under_its_own_login(component: StartComponent, database: str) -> None:
     reconciler = component("reconciler")
     deadline = time.monotonic() + DEADLINE_SECONDS
     while sessions_of(database, "worker") == 0:

@@ -39,4 +39,6 @@ def test_kafka_keeps_records_over_a_kill(embedded_stack: EmbeddedStack, topic_pr
     consumer.subscribe([topic])
     message = consumer.poll(60)
     consumer.close()
-    assert message is not None and message.error() is None and message.value() == b"kept"
+    assert message is not None
+    assert message.error() is None
+    assert message.value() == b"kept"

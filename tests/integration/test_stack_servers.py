@@ -11,9 +11,7 @@ from confluent_kafka.cimpl import NewTopic
 def test_postgres_streams_logical_changes(empty_database: str) -> None:
     with psycopg.connect(empty_database, autocommit=True) as connection:
         connection.execute("CREATE TABLE fact (id int PRIMARY KEY)")
-        connection.execute(
-            "SELECT pg_create_logical_replication_slot('fact_' || current_database(), 'test_decoding')"
-        )
+        connection.execute("SELECT pg_create_logical_replication_slot('fact_' || current_database(), 'test_decoding')")
         connection.execute("INSERT INTO fact VALUES (7)")
         rows = connection.execute(
             "SELECT data FROM pg_logical_slot_peek_changes('fact_' || current_database(), NULL, NULL)"
@@ -48,4 +46,5 @@ def test_login_roles_have_their_groups_rights_only(role_dsns: dict[str, str]) ->
         name, superuser = connection.execute(
             "SELECT current_user, (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)"
         ).fetchone() or ("", True)
-    assert name.endswith("_worker") and not superuser
+    assert name.endswith("_worker")
+    assert not superuser

@@ -123,5 +123,6 @@ def test_two_starts_at_once_fetch_each_jar_once(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(results) == 2 and results[0] == results[1]
+    assert len(results) == 2
+    assert results[0] == results[1]
     assert sorted(source.fetched) == sorted(CONTENT)

@@ -15,9 +15,7 @@ from pipeline.stack.errors import StackError
 from pipeline.stack.guard import carry_out
 from pipeline.stack.process_identity import ProcessIdentity, end_all, identity_of
 
-IGNORES_SIGTERM = (
-    "import signal, sys; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
-)
+IGNORES_SIGTERM = "import signal, sys; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
 
 
 def python(code: str, tmp_path: Path) -> ChildProcess:
@@ -40,7 +38,8 @@ def deaf_process(tmp_path: Path) -> ChildProcess:
 
 def test_this_process_is_itself() -> None:
     identity = identity_of(os.getpid())
-    assert identity is not None and identity.is_alive
+    assert identity is not None
+    assert identity.is_alive
 
 
 def test_other_process_under_a_reused_pid_is_not_taken_for_the_first() -> None:
@@ -80,14 +79,13 @@ def test_death_note_has_exit_status_and_the_end_of_the_log(tmp_path: Path) -> No
     process.wait(30)
     note = process.death_note()
     assert note.startswith("part ended with exit status 1; the end of ")
-    assert note.endswith("  | no disk") and "  | line 99" in note
+    assert note.endswith("  | no disk")
+    assert "  | line 99" in note
     assert "line 50" not in note
 
 
 def test_start_of_a_missing_program_is_one_line(tmp_path: Path) -> None:
-    command = Command(
-        arguments=[str(tmp_path / "absent")], environment={}, directory=tmp_path, log=tmp_path / "log"
-    )
+    command = Command(arguments=[str(tmp_path / "absent")], environment={}, directory=tmp_path, log=tmp_path / "log")
     with pytest.raises(StackError, match=r"^cannot start part: .*absent"):
         ChildProcess("part", command).start()
 
@@ -100,7 +98,8 @@ def test_process_starts_again_after_a_kill_but_not_beside_itself(tmp_path: Path)
         process.start()
     process.kill()
     process.start()
-    assert process.pid != first and process.is_running
+    assert process.pid != first
+    assert process.is_running
     process.kill()
 
 
@@ -132,5 +131,6 @@ def test_released_guard_leaves_everything_alone(tmp_path: Path) -> None:
             '{"release": true}',
         ]
     )
-    assert process.is_running and tmp_path.exists()
+    assert process.is_running
+    assert tmp_path.exists()
     process.kill()

@@ -67,9 +67,7 @@ def test_old_postgres_is_not_taken(tmp_path: Path) -> None:
     assert postgres_programs.programs_in(tmp_path) is None
 
 
-def test_link_on_path_leads_to_the_programs_of_a_distribution(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_link_on_path_leads_to_the_programs_of_a_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = executable(tmp_path / "lib" / "postgres", "postgres (PostgreSQL) 17.1")
     executable(tmp_path / "lib" / "initdb", "")
     (tmp_path / "bin").mkdir()
