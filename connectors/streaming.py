@@ -63,6 +63,8 @@ class Streaming:
         self._progress = Progress(position.lsn, position.row)
         self._publisher = Publisher(sink, config.quarantine_topic)
         self._routes: dict[int, BoundRoute] = {}
+        # Only what a stored position covers is ever confirmed.
+        self._safe_lsn = self._progress.complete_lsn
         self._store_due = 0.0
         # Of the open Kafka transaction.
         self._rows = 0
@@ -74,7 +76,7 @@ class Streaming:
         Raises TransientError where a side fails, DecodeError, RouteError or TextFormNeededError.
         """
         self._status.enter("streaming")
-        self._stream.confirm(self._progress.complete_lsn, now=True)
+        self._stream.confirm(self._safe_lsn, now=True)
         next_buffered, decode, on_insert = self._stream.next_buffered, Decoder().decode, self._on_insert
         until_duties = MESSAGES_BETWEEN_DUTIES
         while True:
@@ -83,6 +85,7 @@ class Streaming:
                 if self._rows:
                     self._commit()
                 elif self._stop.is_set():
+                    self._finish()
                     return
                 else:
                     self._idle()
@@ -96,8 +99,7 @@ class Streaming:
             if not until_duties:
                 until_duties = MESSAGES_BETWEEN_DUTIES
                 if self._stop.is_set():
-                    if self._rows:
-                        self._commit()
+                    self._finish()
                     return
                 self._stream.keep_alive()
                 self._store_position_if_due()
@@ -143,6 +145,7 @@ class Streaming:
         self._sink.commit(position)
         now = time.monotonic()
         self._stored = position
+        self._safe_lsn = self._progress.complete_lsn
         self._store_due = now + self._config.idle_position_seconds
         status = self._status
         status.rows += self._rows
@@ -152,7 +155,7 @@ class Streaming:
         status.last_lsn = lsn
         status.last_commit = now
         status.busy_since = None
-        self._stream.confirm(self._progress.complete_lsn)
+        self._stream.confirm(self._safe_lsn)
 
     def _idle(self) -> None:
         """Nothing has arrived: use the time, then wait."""
@@ -160,7 +163,7 @@ class Streaming:
         self._store_position_if_due()
         if self._stream.has_unsent_confirmation:
             self._stream.wait(CONFIRM_INTERVAL_SECONDS, self._stop.fileno())
-            self._stream.confirm(self._progress.complete_lsn)
+            self._stream.confirm(self._safe_lsn)
         else:
             self._stream.wait(self._config.idle_position_seconds, self._stop.fileno())
 
@@ -170,7 +173,15 @@ class Streaming:
         The position is stored before it is confirmed: a slot ahead of it then always means that somebody
         else moved or remade the slot.
         """
-        moved = self._progress.position != (self._stored.lsn, self._stored.row)
         between = not self._rows and not self._progress.in_transaction
-        if moved and between and time.monotonic() >= self._store_due:
+        if between and self._has_moved() and time.monotonic() >= self._store_due:
             self._commit()
+
+    def _finish(self) -> None:
+        """Leave as little as possible for the next start to skip."""
+        if self._rows or self._has_moved():
+            self._commit()
+        self._stream.confirm(self._safe_lsn, now=True)
+
+    def _has_moved(self) -> bool:
+        return self._progress.position != (self._stored.lsn, self._stored.row)
