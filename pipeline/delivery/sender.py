@@ -63,10 +63,20 @@ class NoAnswer:
 
 
 class _Progress:
-    __slots__ = ("begun",)
+    """How far an exchange has come; what is known already counts, however it ends."""
+
+    __slots__ = ("begun", "excerpt", "retry_after", "status")
 
     def __init__(self) -> None:
         self.begun = False
+        self.status: int | None = None
+        self.retry_after: str | None = None
+        self.excerpt = bytearray()
+
+    def result(self, failure: Failure, error: str) -> Answer | NoAnswer:
+        if self.status is None:
+            return NoAnswer(failure, self.begun, error)
+        return Answer(self.status, self.retry_after, bytes(self.excerpt))
 
 
 class Sender:
@@ -104,31 +114,33 @@ class Sender:
         progress = _Progress()
         try:
             async with asyncio.timeout(request.timeout_seconds):
-                return await self._send(request, progress)
+                await self._send(request, progress)
         except TimeoutError:
             stage = "answer" if progress.begun else "connection"
-            error = f"no {stage} within {request.timeout_seconds:g} s"
-            return NoAnswer(Failure.TIMEOUT, progress.begun, error)
+            return progress.result(Failure.TIMEOUT, f"no {stage} within {request.timeout_seconds:g} s")
         except Exception as error:
-            return NoAnswer(_failure_of(error), progress.begun, _describe(error))
+            return progress.result(_failure_of(error), _describe(error))
+        return progress.result(Failure.INVALID_ANSWER, "no status")
 
-    async def _send(self, request: Request, progress: _Progress) -> Answer:
+    async def _send(self, request: Request, progress: _Progress) -> None:
         url = _parsed(request.url)
         host = url.raw_host or ""
         addresses = checked(await self._resolver.addresses(host), request.allowed_networks)
         share = request.timeout_seconds / len(addresses)
         for address in addresses[:-1]:
             try:
-                return await self._post(request, url, address, progress, connect_seconds=share)
+                await self._post(request, url, address, progress, connect_seconds=share)
             except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
                 # Before the first byte of the request another address may be tried; after it, never.
                 if progress.begun:
                     raise
-        return await self._post(request, url, addresses[-1], progress, connect_seconds=None)
+            else:
+                return
+        await self._post(request, url, addresses[-1], progress, connect_seconds=None)
 
     async def _post(
         self, request: Request, url: URL, address: Address, progress: _Progress, *, connect_seconds: float | None
-    ) -> Answer:
+    ) -> None:
         if self._session is None:
             raise RuntimeError("the sender is not open")
         async with self._session.post(
@@ -141,25 +153,21 @@ class Sender:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds),
             trace_request_ctx=progress,
         ) as response:
-            excerpt, is_complete = await _read_excerpt(response)
-            if not is_complete:
+            progress.status = response.status
+            progress.retry_after = response.headers.get("retry-after")
+            if not await _read_to_end(response, progress.excerpt):
                 response.close()
-            return Answer(response.status, response.headers.get("retry-after"), excerpt)
 
 
-async def _read_excerpt(response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
-    """The body's beginning, and whether the body ended. The status counts even where its body never ends."""
-    excerpt = bytearray()
+async def _read_to_end(response: aiohttp.ClientResponse, excerpt: bytearray) -> bool:
+    """Keep the body's beginning; whether the body ended within what is read at most. Only then is the connection reused."""
     read_bytes = 0
-    try:
-        while chunk := await response.content.readany():
-            read_bytes += len(chunk)
-            excerpt += chunk[: EXCERPT_BYTES_MAX - len(excerpt)]
-            if read_bytes > READ_BYTES_MAX:
-                return bytes(excerpt), False
-    except (aiohttp.ClientError, OSError, ValueError):
-        return bytes(excerpt), False
-    return bytes(excerpt), True
+    while chunk := await response.content.readany():
+        read_bytes += len(chunk)
+        excerpt += chunk[: EXCERPT_BYTES_MAX - len(excerpt)]
+        if read_bytes > READ_BYTES_MAX:
+            return False
+    return True
 
 
 def _tracing() -> aiohttp.TraceConfig:
