@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
-import signal
+import time
+from collections.abc import Iterator
 from typing import Final
 
 import structlog
+from prometheus_client import REGISTRY
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from connectors.config import ConnectorConfig
 from connectors.connector import Connector
 from connectors.errors import ConfigurationError, MissingPublicationError, MissingTopicError
 from connectors.router import ColumnValue, Header, JsonValue, Route
+from connectors.status import ConnectorStatus
 from connectors.stop import StopSignal
 from pipeline.cli.errors import CommandError
+from pipeline.cli.listening import listening, on_signal
+from pipeline.health import serve_health
 from pipeline.settings import Settings
 from topics.declarations import ATTEMPTS, DISPATCH, POSITIONS, QUARANTINE
 
@@ -91,21 +99,59 @@ def connector_config(settings: Settings) -> ConnectorConfig:
     )
 
 
+class ConnectorMetrics(Collector):
+    """The connector's status at the time of asking, in Prometheus' terms."""
+
+    def __init__(self, status: ConnectorStatus) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Metric]:
+        status = self._status
+        counters = {
+            "outrider_connector_rows": ("Records committed to Kafka.", status.rows),
+            "outrider_connector_transactions": ("Kafka transactions committed.", status.transactions),
+            "outrider_connector_quarantined": ("Rows that went to the quarantine topic.", status.quarantined),
+            "outrider_connector_unrouted": ("Published changes that no route takes.", status.unrouted),
+            "outrider_connector_reconnects": ("Sessions that ended in a failure.", status.reconnects),
+        }
+        for name, (meaning, value) in counters.items():
+            yield CounterMetricFamily(name, meaning, value=value)
+        is_ready, _ = status.ready(time.monotonic())
+        yield GaugeMetricFamily("outrider_connector_ready", "1 while rows flow.", value=is_ready)
+        yield GaugeMetricFamily("outrider_connector_lsn", "Last stored position in the WAL.", value=status.last_lsn)
+
+
 def run_connector(settings: Settings) -> int:
     """Stream until SIGTERM or SIGINT. Raises CommandError where the start is refused."""
-    stop = StopSignal()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    # Rows are many small objects without cycles: looking for cycles among them costs a tenth of the speed.
+    # Rows are many small objects without cycles, and nothing of the start becomes garbage.
     gc.freeze()
-    gc.disable()
+    gc.set_threshold(100_000, 50, 100)
     try:
-        Connector(connector_config(settings), stop).run()
+        return asyncio.run(_run(settings))
     except MissingTopicError as error:
         raise CommandError(f"{error.topic} does not exist in Kafka: run outrider topics apply") from None
     except MissingPublicationError as error:
         raise CommandError(f"{error}: run outrider migrate up") from None
     except ConfigurationError as error:
         raise CommandError(str(error)) from None
+
+
+async def _run(settings: Settings) -> int:
+    """The connector has a thread of its own; this one answers the listener and the signals."""
+    stop = StopSignal()
+    on_signal(stop.set)
+    connector = Connector(connector_config(settings), stop)
+    metrics = ConnectorMetrics(connector.status)
+    REGISTRY.register(metrics)
+
+    def ready() -> tuple[bool, str]:
+        return connector.status.ready(time.monotonic())
+
+    try:
+        async with listening("HEALTH", serve_health(settings.health_host, settings.health_port, ready)):
+            await asyncio.to_thread(connector.run)
+    finally:
+        stop.set()
+        REGISTRY.unregister(metrics)
     _log.info("stopped")
     return 0
