@@ -57,7 +57,7 @@ def demo(
     folder = Path(tempfile.mkdtemp(prefix="outrider-demo-"))
     kept = f"logs and the receivers' record are kept in {folder}"
     try:
-        with _sigterm_as_interrupt(), opened() as picture, embedded_site(folder, picture.note) as site:
+        with _sigterm_as_interrupt(), opened(started) as picture, embedded_site(folder, picture.note) as site:
             facts = Scenario(site, options, picture, started).run()
     except KeyboardInterrupt:
         print(f"interrupted, everything has ended; {kept}", file=sys.stderr)

@@ -39,7 +39,6 @@ class DestinationView:
 class View:
     """One moment of the demo."""
 
-    elapsed_seconds: float
     planned: int
     """Deliveries that will be admitted in all."""
     committed: int
@@ -65,25 +64,27 @@ class Picture(Protocol):
 
 
 @contextmanager
-def opened() -> Iterator[Picture]:
-    """A live table where stderr is a terminal, plain lines elsewhere."""
+def opened(started: float) -> Iterator[Picture]:
+    """A live table where stderr is a terminal, plain lines elsewhere. Times count from `started` (time.monotonic())."""
     console = Console(stderr=True)
     if console.is_terminal:
         with Live(console=console, refresh_per_second=FRAMES_PER_SECOND, transient=True) as live:
-            yield LivePicture(live)
+            yield LivePicture(live, started)
     else:
-        yield PlainPicture(console)
+        yield PlainPicture(console, started)
 
 
 class PlainPicture:
     """A line for each note, and one for the state every LINE_SECONDS."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, started: float) -> None:
         self._console = console
+        self._started = started
         self._last = 0.0
 
     def note(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        text = f"{elapsed(self._started)}{line}"
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, view: View) -> None:
         if time.monotonic() - self._last >= LINE_SECONDS:
@@ -94,21 +95,27 @@ class PlainPicture:
 class LivePicture:
     """Summary, a row per destination; notes stay on the screen above it."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: Live, started: float) -> None:
         self._live = live
+        self._started = started
 
     def note(self, line: str) -> None:
-        self._live.console.print(line, markup=False, highlight=False)
+        self._live.console.print(f"{elapsed(self._started)}{line}", markup=False, highlight=False)
 
     def show(self, view: View) -> None:
-        self._live.update(Group(Text(summary(view)), table(view)))
+        self._live.update(Group(Text(elapsed(self._started) + summary(view)), table(view)))
+
+
+def elapsed(started: float) -> str:
+    """Prefix of a line: seconds since `started`."""
+    return f"{time.monotonic() - started:5.1f} s  "
 
 
 def summary(view: View) -> str:
     """One line: how far it is."""
     waiting = sum(destination.open for destination in view.destinations)
     return (
-        f"{view.elapsed_seconds:5.1f} s  admitted {view.committed}/{view.planned}  received {view.received}  "
+        f"admitted {view.committed}/{view.planned}  received {view.received}  "
         f"{view.requests_per_second:.0f} requests/s  succeeded {view.count('succeeded')}  dead {view.count('dead')}  "
         f"waiting {waiting}  rolled back {view.rolled_back}"
     )

@@ -39,7 +39,7 @@ LOOK_SECONDS = 0.25
 STOP_SECONDS = 20.0
 PUBLISH_SECONDS = 20.0
 """Longest wait for the last rows to get into their topics."""
-TRANSPORT_TIMEOUT_SECONDS = 10.0
+TRANSPORT_TIMEOUT_SECONDS = 15.0
 """A dispatch that no worker has claimed by then is handed over again."""
 WORKER_KILL_AT = 0.25
 CONNECTOR_KILL_AT = 0.50
@@ -93,7 +93,6 @@ class Scenario:
                     targets=self._targets,
                     notes=self._notes,
                     planned=self._planned,
-                    started=self._started,
                 )
                 self._run_traffic(operator, watch)
             return self._collect(watch)

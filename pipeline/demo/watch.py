@@ -27,14 +27,12 @@ class Watch:
         targets: Sequence[Target],
         notes: Notes,
         planned: int,
-        started: float,
     ) -> None:
         self._operator = operator
         self._tail = tail
         self._targets = targets
         self._notes = notes
         self._planned = planned
-        self._started = started
         self._looked = time.monotonic()
         self.receipts: list[Receipt] = []
         self._seen: set[tuple[str, str]] = set()
@@ -65,7 +63,6 @@ class Watch:
         now = time.monotonic()
         since, self._looked = now - self._looked, now
         return View(
-            elapsed_seconds=now - self._started,
             planned=self._planned,
             committed=len(self._notes.admissions),
             rolled_back=len(self._notes.rolled_back),
