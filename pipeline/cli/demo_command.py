@@ -44,6 +44,7 @@ def demo(
     if missing:
         raise CommandError(f"the demo needs {', '.join(missing)}: pip install 'outrider[embedded,demo]'")
     # Imported here: the other commands of the program need none of it.
+    from pipeline.admission import AdmissionError
     from pipeline.demo.errors import DemoError
     from pipeline.demo.picture import opened
     from pipeline.demo.report import compare
@@ -62,7 +63,7 @@ def demo(
     except KeyboardInterrupt:
         print(f"interrupted, everything has ended; {kept}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
-    except (DemoError, StackError, psycopg.Error, KafkaException) as error:
+    except (AdmissionError, DemoError, StackError, psycopg.Error, KafkaException) as error:
         raise CommandError(f"the demo failed: {error}\n{kept}") from error
     report = compare(facts)
     print(report_as_json(report) if as_json else as_text(report))
