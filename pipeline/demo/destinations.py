@@ -18,10 +18,9 @@ from pipeline.demo.behaviours import (
     Slow,
     Throttling,
 )
+from pipeline.demo.options import DESTINATIONS_MAX, DESTINATIONS_MIN
 from pipeline.demo.wire import HOOKS_PATH
 
-DESTINATIONS_MIN = 7
-DESTINATIONS_MAX = 100
 HEALTHY_NAMES = ("catalogue", "search", "partner:eu/7", "newsroom", "statistics", "mobile")
 """One of them with what a separator or a path would trip over."""
 SECRET_BYTES = 32

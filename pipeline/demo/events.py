@@ -75,19 +75,21 @@ def plan_events(count: int, targets: Sequence[Target], seed: int) -> Iterator[Pl
         number += 1
         content_type, body = _body(number, chance)
         (first,) = chance.choices(names, shares)
-        if number <= len(names):
-            first = names[number - 1]  # however small the demo, each has something to do
+        # However small the demo: one event for each destination comes first, and commits.
+        is_opening = number <= len(names)
+        if is_opening:
+            first = names[number - 1]
         if first == "hanging":
             hanging_left -= 1
             if hanging_left < 0:
                 first = healthy[0]
-        is_named = chance.random() >= SUBSCRIBED_SHARE
+        is_named = is_opening or chance.random() >= SUBSCRIBED_SHARE
         destinations: tuple[str, ...] = (first,)
         if chance.random() < FAN_OUT_SHARE:
             destinations = tuple({first: None, chance.choice(healthy): None})
         is_scheduled = chance.random() < SCHEDULED_SHARE
         ends: End = "commit"
-        if chance.random() < ROLLED_BACK_SHARE / (1 + ROLLED_BACK_SHARE):
+        if not is_opening and chance.random() < ROLLED_BACK_SHARE / (1 + ROLLED_BACK_SHARE):
             ends = chance.choice(("rollback", "failure", "disconnect"))
         else:
             committed += 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import psycopg
@@ -18,6 +17,7 @@ from pipeline.demo.events import plan_events
 from pipeline.demo.facts import Facts
 from pipeline.demo.kills import Killer, PlannedKill
 from pipeline.demo.ledger_view import add_destinations, leases_held, read_evidence
+from pipeline.demo.options import Options
 from pipeline.demo.picture import Picture
 from pipeline.demo.receipts import ReceiptTail
 from pipeline.demo.receiver import Hook
@@ -27,12 +27,6 @@ from pipeline.demo.topic_view import attempt_of, dispatch_of, read_to_end, wait_
 from pipeline.demo.watch import Watch
 from pipeline.stack.child_process import ChildProcess
 
-EVENTS_MIN = 50
-EVENTS_MAX = 100_000
-RATE_MIN = 60.0
-RATE_MAX = 400.0
-TRAFFIC_SECONDS = 20.0
-"""Admissions are spread over about this, within the rates above."""
 SETTLE_SECONDS = 75.0
 """Longest wait, after the last admission, for the deliveries that must end."""
 LOOK_SECONDS = 0.25
@@ -44,19 +38,6 @@ TRANSPORT_TIMEOUT_SECONDS = 15.0
 WORKER_KILL_AT = 0.25
 CONNECTOR_KILL_AT = 0.50
 """Parts of all deliveries that have been received when the kill comes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """EVENTS_MIN to EVENTS_MAX events, DESTINATIONS_MIN to DESTINATIONS_MAX destinations."""
-
-    events: int = 2000
-    destinations: int = 12
-    seed: int = 1
-
-    @property
-    def events_per_second(self) -> float:
-        return min(RATE_MAX, max(RATE_MIN, self.events / TRAFFIC_SECONDS))
 
 
 class Scenario:

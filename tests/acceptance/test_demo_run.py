@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.demo.options import Options
 from pipeline.demo.picture import View
 from pipeline.demo.report import compare
 from pipeline.demo.report_text import as_text
-from pipeline.demo.scenario import Options, Scenario
+from pipeline.demo.scenario import Scenario
 from pipeline.demo.site import SETTINGS, Site
 from pipeline.settings import environment_of
 from pipeline.stack.component import program
