@@ -29,6 +29,11 @@ class StopSignal:
         """Seconds since it was set; 0 before."""
         return 0.0 if self._set_at is None else time.monotonic() - self._set_at
 
+    def close(self) -> None:
+        """Free its sockets, once nothing waits for it any more."""
+        self._receiver.close()
+        self._sender.close()
+
     def fileno(self) -> int:
         """Readable once the signal is set."""
         return self._receiver.fileno()

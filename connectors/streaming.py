@@ -181,7 +181,8 @@ class Streaming:
         """Leave as little as possible for the next start to skip."""
         if self._rows or self._has_moved():
             self._commit()
-        self._stream.confirm(self._safe_lsn, now=True)
+        self._stream.confirm(self._safe_lsn)
+        self._stream.finish()
 
     def _has_moved(self) -> bool:
         return self._progress.position != (self._stored.lsn, self._stored.row)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from topics.security import KafkaConnection
 
 DEADLINE_SECONDS: Final = 15.0
 METADATA_SECONDS: Final = 5.0
+POLL_SECONDS: Final = 0.05
 
 
 class TopicsError(Exception):
@@ -63,7 +65,13 @@ class TopicAdmin:
         futures = self._client.describe_configs(list(resources.values()), request_timeout=DEADLINE_SECONDS)
         found: dict[str, ActualTopic] = {}
         for name, resource in resources.items():
-            entries: dict[str, ConfigEntry] = _result(futures[resource], f"topic {name} cannot be described")
+            entries: dict[str, ConfigEntry] | None = _result(
+                futures[resource],
+                f"topic {name} cannot be described",
+                tolerate=KafkaError.UNKNOWN_TOPIC_OR_PART,
+            )
+            if entries is None:
+                continue
             partitions = metadata.topics[name].partitions
             found[name] = ActualTopic(
                 name=name,
@@ -77,16 +85,27 @@ class TopicAdmin:
     def apply(self, declared: Iterable[TopicDeclaration], accepted: Iterable[Difference]) -> None:
         """Make away with the accepted differences; any that cannot be applied here must not be among them."""
         declarations = {declaration.name: declaration for declaration in declared}
+        created: list[str] = []
         for difference in accepted:
             declaration = declarations[difference.topic]
             if difference.remedy in (Remedy.by_hand, Remedy.keep):
                 raise ValueError(f"{difference.topic}: {difference.aspect} cannot be applied")
             if difference.actual is None:
                 self._create(declaration)
+                created.append(declaration.name)
             elif difference.aspect == "partitions":
                 self._set_partitions(declaration)
             else:
                 self._set(declaration.name, {difference.aspect: difference.declared})
+        self._wait_for(created)
+
+    def _wait_for(self, names: Sequence[str]) -> None:
+        """A created topic is known to every broker a moment later; who comes after us may ask any of them."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while missing := names and set(names) - self.describe(names).keys():
+            if time.monotonic() >= deadline:
+                raise TopicsError(f"created, but not to be seen yet: {', '.join(sorted(missing))}")
+            time.sleep(POLL_SECONDS)
 
     def _create(self, declaration: TopicDeclaration) -> None:
         topic = NewTopic(

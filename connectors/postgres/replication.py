@@ -28,6 +28,7 @@ STATUS_INTERVAL_SECONDS: Final = 10.0
 CONFIRM_INTERVAL_SECONDS: Final = 1.0
 SILENCE_MAX_SECONDS: Final = 30.0
 SEND_MAX_SECONDS: Final = 30.0
+FINISH_SECONDS: Final = 2.0
 
 # The text form of values is read back, so it must not depend on the server's or the role's settings.
 _SESSION_OPTIONS = (
@@ -181,14 +182,24 @@ class ReplicationStream:
         """End of the WAL that the server says it has sent, by its last keepalive."""
 
     def close(self) -> None:
-        """Tell the server what is confirmed, if it still listens, and hang up."""
+        """Hang up. What was confirmed but not sent yet is sent again by the server, and skipped by position."""
+        self._connection.close()
+
+    def finish(self) -> None:
+        """Send the last confirmation and end the stream in good order, so that the slot is free at once."""
+        self._send_status(ask_reply=False)
+        deadline = time.monotonic() + FINISH_SECONDS
         try:
-            if self._confirmed_lsn > self._sent_lsn:
-                self._send_status(ask_reply=False)
-        except TransientError:
-            pass  # it will send again what was not confirmed, and that is skipped by position
-        finally:
-            self._connection.close()
+            while self._pgconn.put_copy_end() == 0:
+                self._wait_to_send(deadline)
+            while self._pgconn.flush() == 1:
+                self._wait_to_send(deadline)
+            while (size := self._pgconn.get_copy_data(1)[0]) >= 0 and time.monotonic() < deadline:
+                if size == 0:
+                    self.wait(FINISH_SECONDS / 10)
+                    self._pgconn.consume_input()
+        except (psycopg.Error, TransientError):
+            pass  # the server notices that the connection is gone; nothing is lost by it
 
     def next_buffered(self) -> bytes | None:
         """The next XLogData message with its header, or None where no whole one has arrived.
