@@ -120,7 +120,8 @@ class KafkaServer:
         # What an interrupted attempt has left is not a whole log.
         shutil.rmtree(self.directory / DATA_FOLDER, ignore_errors=True)
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode("ascii")
-        arguments = ["format", "--standalone", "--cluster-id", cluster_id, "--config", PROPERTIES_FILE]
+        # With "=", because an id may begin with "-", which would be read as an option of its own.
+        arguments = ["format", "--standalone", f"--cluster-id={cluster_id}", "--config", PROPERTIES_FILE]
         try:
             done = subprocess.run(
                 [*_java_command(), "kafka.tools.StorageTool", *arguments],
