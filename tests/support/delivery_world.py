@@ -20,6 +20,8 @@ import psycopg
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from topics.declarations import declare_topics
+
 DEADLINE_SECONDS = 60.0
 PARTITIONS = 4
 
@@ -106,8 +108,16 @@ class World:
         self._bootstrap_servers = bootstrap_servers
         self._published_to = 0
         admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
-        new = [NewTopic(self.dispatch, PARTITIONS, 1), NewTopic(self.quarantine, 1, 1)]
-        for creation in admin.create_topics(new).values():
+        declared = declare_topics(
+            prefix=topic_prefix,
+            dispatch_partitions=PARTITIONS,
+            attempts_partitions=PARTITIONS,
+            replication_factor=1,
+            min_insync_replicas=1,
+        )
+        for creation in admin.create_topics(
+            [NewTopic(t.name, t.partitions, 1, config=t.config) for t in declared]
+        ).values():
             creation.result(30)
         self.producer = Producer(
             {"bootstrap.servers": bootstrap_servers, "transactional.id": f"{topic_prefix}.test", "log_level": 0}
