@@ -87,12 +87,21 @@ class Kill:
     """Deliveries that had been received by then."""
 
 
+@dataclass(frozen=True, slots=True)
+class DestinationFact:
+    """What is known of a destination beforehand."""
+
+    behaviour: str
+    settles: str | None
+    """State that each of its deliveries must have reached; None: it may be waiting."""
+    is_healthy: bool
+    """It answers at once: latency is measured on it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    settles: Mapping[str, str | None]
-    """Destination -> state that each of its deliveries must have reached; None: it may be waiting."""
-    healthy: frozenset[str]
-    """Destinations that answer at once: latency is measured on them."""
+    destinations: Mapping[str, DestinationFact]
+    """By id."""
     admissions: Sequence[Admission]
     rolled_back: Sequence[RolledBack] = ()
     readmissions: Sequence[Readmission] = ()

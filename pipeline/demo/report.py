@@ -34,8 +34,23 @@ class Percentiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DestinationFigures:
+    """One destination: the ledger's states on one side, what its receiver saw on the other."""
+
+    destination_id: str
+    behaviour: str
+    admitted: int
+    succeeded: int
+    dead: int
+    waiting: int
+    distinct: int
+    repeats: int
+    effects: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The figures. All but the last four lines count deliveries, unless they say otherwise."""
+    """The figures. Counts are of deliveries, unless they say otherwise."""
 
     events: int
     """Events whose transaction committed."""
@@ -86,6 +101,8 @@ class Report:
     commit_to_receipt_ms_before_kills: Percentiles
     """The same over what was received before the first kill."""
     elapsed_seconds: float
+    """Of the whole demo, with the start of the stack."""
+    destinations: list[DestinationFigures]
     findings: list[Finding]
     """Empty when everything is exact."""
 
@@ -150,6 +167,7 @@ def compare(facts: Facts) -> Report:
             latency for at, latency in _latencies(facts) if first_kill is None or at < first_kill
         ),
         elapsed_seconds=round(facts.elapsed_seconds, 1),
+        destinations=_destinations(facts),
         findings=findings,
     )
 
@@ -178,7 +196,10 @@ def _ledger_against_admissions(facts: Facts) -> Iterator[Finding]:
 def _states(facts: Facts) -> Iterator[Finding]:
     """Each delivery ended as its destination makes it end; none is left on the way."""
     for delivery in facts.deliveries:
-        wanted = facts.settles.get(delivery.destination_id)
+        destination = facts.destinations.get(delivery.destination_id)
+        if destination is None:
+            continue  # nobody admitted it, and that is found elsewhere
+        wanted = destination.settles
         if delivery.state == wanted:
             continue
         if delivery.state not in TERMINAL:
@@ -334,6 +355,30 @@ def _ends(facts: Facts) -> Iterator[Finding]:
             yield Finding("unclean_end", component, f"asked to end, it left with {status}")
 
 
+def _destinations(facts: Facts) -> list[DestinationFigures]:
+    admitted = Counter(admission.destination_id for admission in facts.admissions)
+    states = Counter((delivery.destination_id, delivery.state) for delivery in facts.deliveries)
+    in_ledger = Counter(delivery.destination_id for delivery in facts.deliveries)
+    valid = [receipt for receipt in facts.receipts if receipt.signature != "invalid"]
+    requests = Counter(receipt.destination_id for receipt in valid)
+    effects = Counter(receipt.destination_id for receipt in valid if receipt.is_effect)
+    distinct = Counter(name for name, _ in {(receipt.destination_id, receipt.webhook_id) for receipt in valid})
+    return [
+        DestinationFigures(
+            destination_id=name,
+            behaviour=destination.behaviour,
+            admitted=admitted[name],
+            succeeded=states[name, "succeeded"],
+            dead=states[name, "dead"],
+            waiting=in_ledger[name] - states[name, "succeeded"] - states[name, "dead"],
+            distinct=distinct[name],
+            repeats=requests[name] - distinct[name],
+            effects=effects[name],
+        )
+        for name, destination in facts.destinations.items()
+    ]
+
+
 def _admissions(facts: Facts) -> Mapping[str, Admission]:
     return {admission.delivery_id: admission for admission in facts.admissions}
 
@@ -346,7 +391,9 @@ def _latencies(facts: Facts) -> Iterator[tuple[float, float]]:
             first.setdefault(receipt.webhook_id, receipt)
     for admission in facts.admissions:
         arrived = first.get(admission.delivery_id)
-        if arrived is not None and admission.destination_id in facts.healthy and not admission.is_scheduled:
+        if arrived is None or admission.is_scheduled:
+            continue
+        if facts.destinations[admission.destination_id].is_healthy:
             # A receipt may be noted before the application's thread gets to note its commit.
             yield arrived.received_at, max(0.0, arrived.received_at - admission.committed_at) * 1000
 

@@ -16,7 +16,7 @@ def as_json(report: Report) -> str:
 
 
 def as_text(report: Report) -> str:
-    """A few lines, and one for each finding."""
+    """The figures, a line for each destination, and one for each finding."""
     kills = ", ".join(f"{kill.component} after {kill.receipts} deliveries" for kill in report.kills) or "none"
     off = {
         "lost": report.lost,
@@ -40,13 +40,25 @@ def as_text(report: Report) -> str:
         "SIGKILL": kills,
         "took": f"{report.elapsed_seconds:.1f} s",
     }
-    lines = [f"{label:<20}{value}" for label, value in rows.items()] + [""]
+    lines = [f"{label:<20}{value}" for label, value in rows.items()]
+    lines += ["", *_destination_lines(report), ""]
     if report.is_exact:
         return "\n".join([*lines, "exact: every witness agrees on every delivery"])
     kinds = Counter(finding.kind for finding in report.findings)
     lines.append("NOT EXACT: " + ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()))
     lines += [f"  {finding.kind}  {finding.id}  {finding.reason}" for finding in report.findings]
     return "\n".join(lines)
+
+
+def _destination_lines(report: Report) -> list[str]:
+    """A table: the ledger's side, then the receiver's."""
+    titles = ("admitted", "succeeded", "dead", "waiting", "distinct", "repeats", "effects")
+    width = max(len(row.destination_id) for row in report.destinations) + 2
+    lines = [f"{'destination':<{width}}{'receiver':<17}" + "".join(f"{title:>11}" for title in titles)]
+    for row in report.destinations:
+        numbers = "".join(f"{getattr(row, title):>11}" for title in titles)
+        lines.append(f"{row.destination_id:<{width}}{row.behaviour:<17}{numbers}")
+    return lines
 
 
 def _latency(percentiles: Percentiles) -> str:

@@ -14,7 +14,7 @@ from psycopg.rows import TupleRow
 from pipeline.demo.application import SCHEMA, Application, Notes
 from pipeline.demo.destinations import make_targets
 from pipeline.demo.events import plan_events
-from pipeline.demo.facts import Facts
+from pipeline.demo.facts import DestinationFact, Facts
 from pipeline.demo.kills import Killer, PlannedKill
 from pipeline.demo.ledger_view import add_destinations, leases_held, read_evidence
 from pipeline.demo.options import Options
@@ -147,8 +147,12 @@ class Scenario:
         _stop((site.connector,))
         watch.read_receipts()
         return Facts(
-            settles={target.destination_id: target.behaviour.settles for target in self._targets},
-            healthy=frozenset(target.destination_id for target in self._targets if target.is_healthy),
+            destinations={
+                target.destination_id: DestinationFact(
+                    type(target.behaviour).__name__, target.behaviour.settles, target.is_healthy
+                )
+                for target in self._targets
+            },
             admissions=self._notes.admissions,
             rolled_back=self._notes.rolled_back,
             readmissions=self._notes.readmissions,

@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.demo.facts import (
     Admission,
+    DestinationFact,
     Facts,
     Kill,
     LedgerAttempt,
@@ -105,8 +106,11 @@ def good_facts() -> Facts:
         attempt(4, 1, "retry"),
     ]
     return Facts(
-        settles={"healthy": "succeeded", "rejecting": "dead", "hanging": None},
-        healthy=frozenset({"healthy"}),
+        destinations={
+            "healthy": DestinationFact("Ok", "succeeded", is_healthy=True),
+            "rejecting": DestinationFact("Rejecting", "dead", is_healthy=False),
+            "hanging": DestinationFact("Hanging", None, is_healthy=False),
+        },
         admissions=[admission(1), admission(2), admission(3, "rejecting"), admission(4, "hanging")],
         rolled_back=[RolledBack("event-9", "9")],
         readmissions=[Readmission("dlv_1", created=False)],
@@ -145,6 +149,10 @@ def test_nothing_is_found_where_all_is_well() -> None:
     assert (report.rolled_back, report.readmitted, report.dispatches) == (1, 1, 4)
     assert (report.commit_to_receipt_ms.p50, report.commit_to_receipt_ms.p99) == (10.0, 10.0)
     assert report.elapsed_seconds == 12.3
+    healthy, rejecting, hanging = report.destinations
+    assert (healthy.admitted, healthy.succeeded, healthy.distinct, healthy.repeats, healthy.effects) == (2, 2, 2, 1, 2)
+    assert (rejecting.admitted, rejecting.dead, rejecting.distinct, rejecting.effects) == (1, 1, 1, 0)
+    assert (hanging.admitted, hanging.waiting, hanging.distinct, hanging.effects) == (1, 1, 1, 0)
 
 
 def with_delivery(number: int, **other: object) -> Change:
@@ -186,6 +194,11 @@ DEFECTS: dict[str, tuple[Change, str, str]] = {
     "succeeded, received, not taken over": (with_receipt(1, applies=False, is_effect=False), "lost", "dlv_1"),
     "succeeded, received under a bad signature": (with_receipt(1, signature="invalid"), "lost", "dlv_1"),
     "never admitted": (adding("deliveries", delivery(7)), "unknown_delivery", "dlv_7"),
+    "of a destination that nobody knows": (
+        adding("deliveries", delivery(7, "stranger")),
+        "unknown_delivery",
+        "dlv_7",
+    ),
     "same identity for another event": (with_delivery(1, event_id="event-2"), "identity_change", "dlv_1"),
     "same identity for another destination": (
         with_delivery(1, destination_id="rejecting"),
