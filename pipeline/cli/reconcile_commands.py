@@ -24,7 +24,10 @@ def register(app: typer.Typer) -> None:
 
 
 def run(*, operator: Operator = None, reason: OptionalReason = None, as_json: AsJson = False) -> None:
-    """One pass now: due deliveries, expired leases, dispatches that got lost. Safe beside running reconcilers."""
+    """One pass now: due deliveries, expired leases, dispatches that got lost.
+
+    Safe beside running reconcilers. It needs their login: an operator's may not write attempts, not even expired ones.
+    """
     result = asyncio.run(_run(load_settings(), act(operator, reason)))
     counts = {"run_id": str(result.run_id), **asdict(result.moved), "is_complete": result.is_complete}
     if as_json:
