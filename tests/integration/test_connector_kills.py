@@ -1,0 +1,172 @@
+"""Invariant 11 under load while the connector, the broker and the database are killed.
+
+Writers go on committing, and rolling back, while things die. At the end a read_committed reader must find each
+committed row once, no other, and the order of each key.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from connectors.postgres.lsn import parse_lsn
+from pipeline.stack.embedded import EmbeddedStack
+from tests.fixtures.components import StartComponent
+from tests.support.connector_world import (
+    ConnectorWorld,
+    assert_exactly_once_in_order,
+    insert_dispatches,
+    wait_until,
+    world_of,
+)
+
+KILLS = 5
+ROWS_AT_LEAST = 2_000
+
+
+@pytest.fixture
+def world(settings_values: dict[str, object]) -> ConnectorWorld:
+    world = world_of(settings_values)
+    world.create_topics()
+    return world
+
+
+class Writer(threading.Thread):
+    """Commits small and large transactions, and rolls some back, until it is told to stop.
+
+    One writer alone, so that rows of a key are committed in the order of their numbers. It goes on after the
+    database was away; whether a commit then counted is what the table says.
+    """
+
+    def __init__(self, dsn: str, seed: int) -> None:
+        super().__init__(name="writer")
+        self._dsn = dsn
+        self._random = random.Random(seed)
+        self._stop_requested = threading.Event()
+        self.committed = 0
+
+    def run(self) -> None:
+        while not self._stop_requested.is_set():
+            try:
+                with psycopg.connect(self._dsn, connect_timeout=5) as connection:
+                    self._write(connection)
+            except psycopg.OperationalError:
+                self._stop_requested.wait(0.1)
+
+    def _write(self, connection: psycopg.Connection) -> None:
+        while not self._stop_requested.is_set():
+            rows = self._random.choice([1, 1, 3, 40, 700])
+            insert_dispatches(connection, rows, tag=f"{self._random.getrandbits(64):x}-")
+            if self._random.random() < 0.2:
+                connection.rollback()
+            else:
+                connection.commit()
+                self.committed += rows
+            self._stop_requested.wait(self._random.uniform(0, 0.05))
+
+    def stop(self) -> None:
+        self._stop_requested.set()
+        self.join(60)
+        assert not self.is_alive()
+
+
+@contextmanager
+def writing(dsn: str, seed: int) -> Iterator[Writer]:
+    writer = Writer(dsn, seed)
+    writer.start()
+    try:
+        yield writer
+    finally:
+        writer.stop()
+
+
+def test_invariant_11_the_connector_is_killed_at_random_moments(
+    world: ConnectorWorld, database: str, component: StartComponent
+) -> None:
+    moments = random.Random(11)
+    with writing(database, seed=1) as writer:
+        # Small transactions, so that kills meet every stage of them.
+        connector = component("connector", connector_transaction_rows=50)
+        for kill in range(1, KILLS + 1):
+            published = len(world.read("dispatch"))
+            wait_until(
+                lambda: len(world.read("dispatch")) > published,  # noqa: B023  # waited for in this turn
+                lambda: f"rows are published after {kill - 1} kills\n{connector.log_tail(20)}",  # noqa: B023
+            )
+            # The moment of the kill is the test's subject; nothing is waited for here.
+            time.sleep(moments.uniform(0, 0.4))
+            connector.kill()
+            connector.start()
+        wait_until(lambda: writer.committed > ROWS_AT_LEAST, lambda: f"{ROWS_AT_LEAST} rows are committed")
+    with psycopg.connect(database, autocommit=True) as connection:
+        assert_exactly_once_in_order(world, connection)
+
+
+def test_invariant_11_sigterm_under_load_ends_with_0_and_the_next_start_goes_on(
+    world: ConnectorWorld, database: str, component: StartComponent
+) -> None:
+    with writing(database, seed=2):
+        connector = component("connector")
+        for _ in range(2):
+            published = len(world.read("dispatch"))
+            wait_until(
+                lambda: len(world.read("dispatch")) > published,  # noqa: B023  # waited for in this turn
+                lambda: f"rows are published\n{connector.log_tail(20)}",
+            )
+            assert connector.terminate(30) == 0
+            connector.start()
+    with psycopg.connect(database, autocommit=True) as connection:
+        assert_exactly_once_in_order(world, connection)
+
+
+def test_invariant_11_two_connectors_started_by_mistake_give_one_stream(
+    world: ConnectorWorld, database: str, component: StartComponent
+) -> None:
+    with writing(database, seed=3), psycopg.connect(database, autocommit=True) as connection:
+        first = component("connector")
+        second = component("connector")
+        world.read_when("dispatch", 1)
+        for victim in (first, second, first):
+            published = len(world.read("dispatch"))
+            victim.kill()
+            wait_until(
+                lambda: len(world.read("dispatch")) > published,  # noqa: B023  # waited for in this turn
+                lambda: f"the other goes on\n{first.log_tail(20)}\n{second.log_tail(20)}",
+            )
+            victim.start()
+    with psycopg.connect(database, autocommit=True) as connection:
+        assert_exactly_once_in_order(world, connection)
+
+
+def test_invariant_11_broker_and_database_are_killed(
+    world: ConnectorWorld, database: str, component: StartComponent, embedded_stack: EmbeddedStack
+) -> None:
+    with writing(database, seed=4) as writer:
+        connector = component("connector")
+        world.read_when("dispatch", 1)
+        pid = connector.pid
+        embedded_stack.kafka.kill()
+        committed = writer.committed
+        wait_until(lambda: writer.committed > committed + 500, lambda: "rows are committed while Kafka is away")
+        embedded_stack.kafka.start()
+        published = len(world.read("dispatch"))
+        wait_until(lambda: len(world.read("dispatch")) > published, lambda: "rows flow after the broker came back")
+        embedded_stack.postgres.kill()
+        embedded_stack.postgres.start()
+        committed = writer.committed
+        wait_until(lambda: writer.committed > committed + 500, lambda: "rows are committed again")
+    with psycopg.connect(database, autocommit=True) as connection:
+        assert_exactly_once_in_order(world, connection)
+        assert connector.is_running
+        assert connector.pid == pid, "it recovers by itself"
+        slot = connection.execute(
+            "select confirmed_flush_lsn::text from pg_replication_slots where slot_name = %s", [world.config.slot]
+        ).fetchone()
+        assert slot is not None
+        assert parse_lsn(slot[0]) > 0
