@@ -16,7 +16,7 @@ from pipeline.admission import (
     UnknownDestination,
     admit_sync,
 )
-from tests.integration.ledger_rows import add_destination, ledger, scalar
+from tests.support.ledger_rows import add_destination, ledger, scalar
 
 EVENT: dict[str, Any] = {"event_id": "e", "event_type": "t", "payload": b"x", "destinations": ["acme"]}
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pipeline.admission import AdmittedDelivery, IdentityConflict, admit, admit_sync
 from pipeline.core.ids import delivery_identity, message_identity
-from tests.integration.ledger_rows import add_destination, connect, ledger, scalar, wait_until
+from tests.support.ledger_rows import add_destination, connect, ledger, scalar, wait_until
 
 EVENT: dict[str, Any] = {
     "event_id": "asset-42",

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from pipeline.admission import AdmittedDelivery, InvalidArgument, admit_sync
-from tests.integration.ledger_rows import add_destination, ledger, scalar
+from tests.support.ledger_rows import add_destination, ledger, scalar
 
 
 @pytest.fixture

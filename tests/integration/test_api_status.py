@@ -17,7 +17,7 @@ from pipeline.ledger.pool import Pool, open_pool
 from pipeline.ledger.reports import counts_by_state
 from pipeline.stack.ports import free_ports
 from tests.fixtures.components import StartComponent
-from tests.integration.ledger_rows import STATES, add_delivery, add_destination, connect, wait_until
+from tests.support.ledger_rows import STATES, add_delivery, add_destination, connect, wait_until
 
 PAST = "2020-01-01T00:00:00Z"
 DEADLINE_SECONDS = 30.0

@@ -17,7 +17,7 @@ from psycopg.conninfo import make_conninfo
 
 from pipeline.stack.child_process import ChildProcess
 from tests.fixtures.components import StartComponent
-from tests.integration.ledger_rows import connect, scalar, wait_until
+from tests.support.ledger_rows import connect, scalar, wait_until
 from tests.unit.test_audit_records import ATTEMPT
 
 PARTITIONS = 4

@@ -11,8 +11,8 @@ import pytest
 from psycopg.rows import dict_row
 
 from pipeline.core.ids import message_identity
-from tests.integration.cli import Outrider, program
-from tests.integration.ledger_rows import STATES, add_delivery, add_destination, connect, delivery, ledger, scalar
+from tests.support.ledger_rows import STATES, add_delivery, add_destination, connect, delivery, ledger, scalar
+from tests.support.program import Outrider, program
 
 PAST = "2020-01-01T00:00:00Z"
 

@@ -16,8 +16,8 @@ from standardwebhooks import Webhook
 
 from pipeline.ledger.destinations import load_destinations
 from pipeline.ledger.pool import open_pool
-from tests.integration.cli import Outrider, program
-from tests.integration.ledger_rows import SECRET, add_delivery, add_destination, connect, scalar
+from tests.support.ledger_rows import SECRET, add_delivery, add_destination, connect, scalar
+from tests.support.program import Outrider, program
 
 URL = "https://receiver.example/hook"
 

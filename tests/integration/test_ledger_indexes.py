@@ -17,7 +17,7 @@ import pytest
 from pipeline.ledger.queries import query
 from pipeline.ledger.reports import BEGINNING, EXACT_ROWS, WAITING_STATES
 from tests.fixtures.databases import fresh_database
-from tests.integration.ledger_rows import connect, scalar
+from tests.support.ledger_rows import connect, scalar
 
 ROWS = 1_000_100
 DESTINATIONS = 20

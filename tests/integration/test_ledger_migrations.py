@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.ledger import migrate
 from pipeline.ledger.migrate import MigrationError, available, migrate_down, migrate_status, migrate_up
-from tests.integration.ledger_rows import connect, scalar, wait_until
+from tests.support.ledger_rows import connect, scalar, wait_until
 
 NAMES = [str(migration) for migration in available()]
 # Everything of ours in the catalogue, in words that two databases can be compared by.

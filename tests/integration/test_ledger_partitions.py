@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.integration.ledger_rows import STATES, add_delivery, add_destination, connect, scalar
+from tests.support.ledger_rows import STATES, add_delivery, add_destination, connect, scalar
 
 PARENTS = {"dispatch_outbox": "created_at", "delivery_attempt": "recorded_at"}
 

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.integration.ledger_rows import STATE_COLUMNS, add_delivery, add_destination
+from tests.support.ledger_rows import STATE_COLUMNS, add_delivery, add_destination
 
 ROLES = ("application", "connector", "worker", "auditor", "operator")
 TABLES = (

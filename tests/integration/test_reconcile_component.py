@@ -12,7 +12,7 @@ import pytest
 from pipeline.stack.child_process import ChildProcess
 from pipeline.stack.ports import free_ports
 from tests.fixtures.components import StartComponent
-from tests.integration.ledger_rows import add_delivery, add_destination, connect, delivery, scalar, wait_until
+from tests.support.ledger_rows import add_delivery, add_destination, connect, delivery, scalar, wait_until
 
 PAST = "2020-01-01T00:00:00Z"
 LONG_SECONDS = 3_600.0

@@ -15,7 +15,7 @@ from pipeline.ledger.pool import Pool, open_pool
 from pipeline.ledger.reconcile import Moved
 from pipeline.ledger.reports import oldest_due_seconds
 from pipeline.reconcile.passes import PassLimits, run_pass
-from tests.integration.ledger_rows import add_delivery, add_destination, connect, delivery, ledger, scalar
+from tests.support.ledger_rows import add_delivery, add_destination, connect, delivery, ledger, scalar
 
 LIMITS = PassLimits(page_rows=100, pass_rows=10_000, window_seconds=10)
 PAST = "2020-01-01T00:00:00Z"
