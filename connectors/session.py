@@ -73,7 +73,7 @@ class Session:
         slot = read_slot(replication.connection, config.slot)
         if slot is not None:
             self._stream = self._start_stream(replication)
-        size_max = record_bytes_max(config.kafka, config.topics)
+        size_max = record_bytes_max(config.kafka, config.topics, self._while_waiting)
         sink = self._open_sink(config.transaction_timeout_seconds, size_max)
         stored = self._read_position(identity.database)
         plan = plan_start(config.slot, identity, slot, stored)

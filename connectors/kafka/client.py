@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -10,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from connectors.errors import ConfigurationError, ConnectorError, TransientError, one_line
 
 ADMIN_TIMEOUT_SECONDS: Final = 10.0
+WAIT_SECONDS: Final = 0.5
 
 NOT_ALLOWED: Final = frozenset(
     {
@@ -53,3 +56,15 @@ def kafka_error(exception: KafkaException) -> KafkaError:
     """The error inside the exception."""
     error: KafkaError = exception.args[0]
     return error
+
+
+def admin_result(future: Future[Any], while_waiting: Callable[[], None]) -> Any:
+    """An admin call's result; the caller does its duties meanwhile. Raises KafkaException or TimeoutError."""
+    deadline = time.monotonic() + ADMIN_TIMEOUT_SECONDS + 1
+    while True:
+        try:
+            return future.result(timeout=WAIT_SECONDS)
+        except TimeoutError:
+            if time.monotonic() >= deadline:
+                raise
+            while_waiting()

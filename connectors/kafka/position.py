@@ -17,7 +17,12 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaErr
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # public, but not declared so
 
 from connectors.errors import MissingTopicError, TransientError
-from connectors.kafka.client import ADMIN_TIMEOUT_SECONDS, ClientErrors, kafka_error
+from connectors.kafka.client import (
+    ADMIN_TIMEOUT_SECONDS,
+    ClientErrors,
+    admin_result,
+    kafka_error,
+)
 
 # The newest positions are at the end. This many records are tried before the whole topic is read.
 _TAIL_RECORDS: Final = 10_000
@@ -63,7 +68,7 @@ def read_position(
     Call it after the producer was fenced, so that no transaction of an older connector can still end.
     Raises MissingTopicError, or TransientError where the end is not reached in time.
     """
-    end = _end_offset(kafka, topic)
+    end = _end_offset(kafka, topic, while_waiting)
     reader = _PositionReader(kafka, topic, end, time.monotonic() + deadline_seconds, while_waiting)
     tail = max(0, end - _TAIL_RECORDS)
     found = reader.last_value(key, tail) if end > 0 else None
@@ -72,7 +77,7 @@ def read_position(
     return None if found is None else decode_position(found)
 
 
-def _end_offset(kafka: Mapping[str, Any], topic: str) -> int:
+def _end_offset(kafka: Mapping[str, Any], topic: str, while_waiting: Callable[[], None]) -> int:
     """One past the last record, including those of transactions that are still open."""
     partition = TopicPartition(topic, 0)
     errors = ClientErrors()
@@ -83,7 +88,7 @@ def _end_offset(kafka: Mapping[str, Any], topic: str) -> int:
         request_timeout=ADMIN_TIMEOUT_SECONDS,
     )
     try:
-        return int(futures[partition].result(timeout=ADMIN_TIMEOUT_SECONDS + 1).offset)
+        return int(admin_result(futures[partition], while_waiting).offset)
     except KafkaException as exception:
         error = kafka_error(exception)
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:

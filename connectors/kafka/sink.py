@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]  # as documented
 
 from connectors.errors import ConnectorError, MissingTopicError, TransientError
-from connectors.kafka.client import ADMIN_TIMEOUT_SECONDS, ClientErrors, kafka_error
+from connectors.kafka.client import ADMIN_TIMEOUT_SECONDS, ClientErrors, admin_result, kafka_error
 from connectors.kafka.position import Position, encode_position, position_key
 from connectors.router import HeaderPair, Record
 
@@ -26,7 +26,7 @@ class RecordTooLargeError(Exception):
     """Kafka would refuse this record for its size."""
 
 
-def record_bytes_max(kafka: Mapping[str, Any], topics: Iterable[str]) -> int:
+def record_bytes_max(kafka: Mapping[str, Any], topics: Iterable[str], while_waiting: Callable[[], None]) -> int:
     """The size of record that each of these topics takes, by their ``max.message.bytes``.
 
     Raises MissingTopicError for the first that does not exist, TransientError where Kafka does not answer,
@@ -39,7 +39,7 @@ def record_bytes_max(kafka: Mapping[str, Any], topics: Iterable[str]) -> int:
     limits = []
     for topic, resource in wanted.items():
         try:
-            config = futures[resource].result(timeout=ADMIN_TIMEOUT_SECONDS + 1)
+            config = admin_result(futures[resource], while_waiting)
         except KafkaException as exception:
             error = kafka_error(exception)
             if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from connectors.postgres.lsn import parse_lsn
 from pipeline.stack.embedded import EmbeddedStack
@@ -28,6 +29,8 @@ from tests.support.connector_world import (
 
 KILLS = 5
 ROWS_AT_LEAST = 2_000
+TRANSACTION_TIMEOUT_SECONDS = 6
+WAL_SENDER_TIMEOUT_SECONDS = 2
 
 
 @pytest.fixture
@@ -170,3 +173,31 @@ def test_invariant_11_broker_and_database_are_killed(
         ).fetchone()
         assert slot is not None
         assert parse_lsn(slot[0]) > 0
+
+
+def test_invariant_11_kafka_is_away_for_longer_than_any_timeout(
+    world: ConnectorWorld, database: str, embedded_stack: EmbeddedStack
+) -> None:
+    impatient = make_conninfo(database, options=f"-c wal_sender_timeout={WAL_SENDER_TIMEOUT_SECONDS}s")
+    with (
+        psycopg.connect(database, autocommit=True) as connection,
+        world.connector(conninfo=impatient, transaction_timeout_seconds=TRANSACTION_TIMEOUT_SECONDS) as connector,
+    ):
+        world.streaming(connector)
+        insert_dispatches(connection, 100, tag="before-")
+        world.read_when("dispatch", 100)
+        embedded_stack.kafka.kill()
+        insert_dispatches(connection, 100, tag="meanwhile-")
+        gone = time.monotonic()
+        reasons = set()
+
+        def away_for_longer_than_any_timeout() -> bool:
+            reasons.add(connector.status.ready(time.monotonic()))
+            return time.monotonic() - gone > TRANSACTION_TIMEOUT_SECONDS + 2 * WAL_SENDER_TIMEOUT_SECONDS
+
+        wait_until(away_for_longer_than_any_timeout, lambda: "the outage lasts")
+        assert any(not ready for ready, _ in reasons), "readiness tells of it"
+        embedded_stack.kafka.start()
+        insert_dispatches(connection, 100, tag="after-")
+        assert_exactly_once_in_order(world, connection)
+        world.streaming(connector)
