@@ -15,9 +15,23 @@ import pytest
 from standardwebhooks.webhooks import Webhook, hmac_data
 
 from pipeline.demo.behaviours import AppliesThenDrops, Behaviour, Flaky, Hanging, Ok, Rejecting, Slow, Throttling
+from pipeline.demo.receipts import Receipt, ReceiptFile, ReceiptTail
 from pipeline.demo.receiver import Hook, Receiver, serving
+from pipeline.demo.receiver_process import ReceiverProcess
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+RECEIPT = Receipt(
+    destination_id="one",
+    webhook_id="dlv_1",
+    received_at=1.5,
+    body_sha256="ab",
+    signature="valid",
+    idempotency_key_fits=True,
+    asset=None,
+    applies=True,
+    is_effect=True,
+    status=200,
+)
 OTHER_SECRET = "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 
 
@@ -195,3 +209,35 @@ async def test_destination_names_may_hold_what_a_path_must_escape(tmp_path: Path
     async with receiving(tmp_path, Ok(), name="a/b c?%#ä") as (receiver, session):
         assert await post(session, receiver.url("a/b c?%#ä"), b"", signed("dlv_1", b"")) == 200
         assert await post(session, receiver.url("another"), b"", signed("dlv_1", b"")) == 404
+
+
+async def test_a_killed_receiver_has_lost_nothing_and_goes_on(tmp_path: Path) -> None:
+    hooks = {"one": Hook(secrets=[SECRET], behaviour=Ok())}
+    receiver = ReceiverProcess(hooks, tmp_path / "receiver")
+    try:
+        for _ in range(2):
+            receiver.start()
+            async with aiohttp.ClientSession() as session:
+                url = f"{receiver.base_url}/hooks/one"
+                assert await post(session, url, b"{}", signed("dlv_1", b"{}")) == 200
+            receiver.kill()
+    finally:
+        receiver.stop()
+    assert [receipt.is_effect for receipt in ReceiptTail(receiver.receipts).read()] == [True, False]
+
+
+def test_a_half_written_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "receipts.jsonl"
+    with ReceiptFile(path) as file:
+        file.append(RECEIPT)
+    line = path.read_bytes()
+    path.write_bytes(line + line[:20])
+    tail = ReceiptTail(path)
+    assert list(tail.read()) == [RECEIPT]
+    assert list(tail.read()) == []
+    path.write_bytes(line + line)
+    assert list(tail.read()) == [RECEIPT]
+
+
+def test_a_record_that_does_not_exist_yet_is_empty(tmp_path: Path) -> None:
+    assert list(ReceiptTail(tmp_path / "none").read()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from pipeline.demo.facts import (
 )
 from pipeline.demo.receipts import Receipt
 from pipeline.demo.report import compare
+from pipeline.demo.report_text import as_json, as_text
 
 Change = Callable[[Facts], Facts]
 
@@ -345,3 +347,40 @@ def test_percentiles_are_nearest_rank() -> None:
     receipts = [receipt(n, received_at=n / 1000) for n in range(1, 101)]
     latency = compare(replace(facts, admissions=admissions, receipts=receipts, kills=())).commit_to_receipt_ms
     assert (latency.p50, latency.p95, latency.p99) == (50.0, 95.0, 99.0)
+
+
+def test_the_text_names_each_finding_with_its_id_and_reason() -> None:
+    report = compare(DEFECTS["stuck"][0](good_facts()))
+    text = as_text(report)
+    assert "NOT EXACT" in text
+    for finding in report.findings:
+        assert f"{finding.kind}  {finding.id}  {finding.reason}" in text
+    assert "NOT EXACT" not in as_text(compare(good_facts()))
+
+
+def test_the_object_has_every_figure_and_every_finding() -> None:
+    report = json.loads(as_json(compare(DEFECTS["stuck"][0](good_facts()))))
+    assert report["exact"] is False
+    assert {"kind", "id", "reason"} == set(report["findings"][0])
+    assert set(report) >= {
+        "admitted",
+        "succeeded",
+        "dead",
+        "waiting",
+        "attempts",
+        "receiver_distinct",
+        "receiver_repeats",
+        "lost",
+        "identity_changes",
+        "body_mismatches",
+        "rolled_back_seen",
+        "commit_to_receipt_ms",
+        "elapsed_seconds",
+    }
+    assert "\n" not in as_json(compare(good_facts()))
+
+
+def test_a_run_without_any_receipt_has_no_latency() -> None:
+    report = compare(replace(good_facts(), receipts=[]))
+    assert report.commit_to_receipt_ms.p50 is None
+    assert "no sample" in as_text(report)
