@@ -25,7 +25,7 @@ from pipeline.delivery.group_commit import ROW_ERRORS, ClosedError, GroupCommit
 from pipeline.delivery.lanes import Lanes, Limits, Parked, ParkReason
 from pipeline.delivery.quarantine import Headers, Quarantine
 from pipeline.delivery.request_headers import request_headers
-from pipeline.delivery.sender import NoAnswer, Request, Sender
+from pipeline.delivery.sender import Answer, NoAnswer, Request, Sender
 from pipeline.delivery.settling import Attempt, settlement_of
 from pipeline.delivery.transport import TP, Origin
 from pipeline.ledger.deliveries import Claimed, ClaimRequest, Parking, Refused, Settlement, claim, park, settle
@@ -102,11 +102,15 @@ class DeliveryFlow:
 
         rows, seconds = settings.worker_group_commit_rows, settings.worker_group_commit_seconds
         margin = settings.worker_lease_margin_seconds
-        self._claims: GroupCommit[ClaimRequest, Claimed | Refused] = GroupCommit(
-            "claim",
-            lambda requests: claim(pool, worker_id, requests, lease_margin_seconds=margin),
-            rows_max=rows,
-            wait_seconds=seconds,
+
+        async def claim_all(requests: Sequence[ClaimRequest]) -> Sequence[tuple[Claimed | Refused, float]]:
+            asked_at = self._now()
+            answers = await claim(pool, worker_id, requests, lease_margin_seconds=margin)
+            return [(answer, asked_at) for answer in answers]
+
+        # With each answer, when it was asked for: the lease is no older than that.
+        self._claims: GroupCommit[ClaimRequest, tuple[Claimed | Refused, float]] = GroupCommit(
+            "claim", claim_all, rows_max=rows, wait_seconds=seconds
         )
         self._settlements: GroupCommit[Settlement, bool] = GroupCommit(
             "settle", lambda settlements: settle(pool, worker_id, settlements), rows_max=rows, wait_seconds=seconds
@@ -232,11 +236,10 @@ class DeliveryFlow:
         if destination is None or not self._messages.is_current(item.origin):
             self._lanes.finished(destination_id, self._now())
             return
-        claim_sent_at = self._now()
         # An unknown digest makes the ledger return the admitted bytes.
         digest = b"" if item.body is None else hashlib.sha256(item.body).digest()
         try:
-            answer = await self._claims.submit(ClaimRequest(item.delivery_id, item.dispatch_seq, digest))
+            answer, asked_at = await self._claims.submit(ClaimRequest(item.delivery_id, item.dispatch_seq, digest))
         except ROW_ERRORS as error:
             self._put_away_waiting(destination_id, item, f"cannot be claimed: {error}")
             self._lanes.finished(destination_id, self._now())
@@ -248,21 +251,22 @@ class DeliveryFlow:
         metrics.STARTS.inc()
         started_at = self._now()
         body = item.body if answer.payload is None else answer.payload
-        attempt = await self._send(destination, item, answer, body or b"", claim_sent_at)
+        attempt = await self._send(destination, item, answer, body or b"", lease_from=asked_at)
         await self._settle(destination, attempt)
         self._done(item.origin)
         self._lanes.finished(destination_id, self._now(), duration_seconds=self._now() - started_at)
         self._pump()
 
     async def _send(
-        self, destination: Destination, item: Waiting, claimed: Claimed, body: bytes, claim_sent_at: float
+        self, destination: Destination, item: Waiting, claimed: Claimed, body: bytes, *, lease_from: float
     ) -> Attempt:
         begun, started_at = self._now(), datetime.now(UTC)
-        lease_ends = claim_sent_at + claimed.lease_seconds
-        reserve_seconds = self._settings.worker_lease_margin_seconds * SETTLE_SHARE
-        # The lease is counted from when we asked for it, which is before the database granted it.
-        if begun + destination.timeout_seconds + reserve_seconds > lease_ends:
-            result: Any = NoAnswer(Failure.NOT_SENT, request_begun=False, error="the claim took most of the lease")
+        margin_seconds = self._settings.worker_lease_margin_seconds
+        # The ledger's time-out, which the lease was made for, not the one that was read some seconds ago.
+        timeout_seconds = claimed.lease_seconds - margin_seconds
+        if begun - lease_from > margin_seconds * (1 - SETTLE_SHARE):
+            error = "the claim took so long that the request could outlive its lease"
+            result: Answer | NoAnswer = NoAnswer(Failure.NOT_SENT, request_begun=False, error=error)
         else:
             result = await self._sender.send(
                 Request(
@@ -277,7 +281,7 @@ class DeliveryFlow:
                         body=body,
                     ),
                     body=body,
-                    timeout_seconds=destination.timeout_seconds,
+                    timeout_seconds=timeout_seconds,
                     allowed_networks=destination.allowed_networks,
                 )
             )
@@ -332,7 +336,8 @@ class DeliveryFlow:
     # Ends of a message
 
     def _done(self, origin: Origin) -> None:
-        self._messages.done(origin)
+        if not self._messages.done(origin):
+            return  # the partition is another worker's now
         tp = TP(origin.topic, origin.partition)
         if self._messages.unsettled(tp) <= self._settings.worker_partition_low:
             self._messages.on_buffer_drop(tp)

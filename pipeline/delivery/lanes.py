@@ -285,7 +285,7 @@ class Lanes(Generic[Item]):
         if service_seconds > 0:
             # Where the lane stands still, places that look free here are taken by other workers.
             free_places = 0 if lane.stalled_since is not None else max(0, lane.limits.concurrency - lane.in_flight)
-            by_concurrency = free_places + int(lane.limits.concurrency * budget_seconds / service_seconds)
+            by_concurrency = free_places + lane.limits.concurrency * budget_seconds / service_seconds
         least = min(self._depth, by_rate, by_concurrency)
         if least == self._depth:
             return self._depth, ParkReason.LANE_FULL
@@ -293,9 +293,9 @@ class Lanes(Generic[Item]):
 
     def _park(self, lane: _Lane[Item], item: Item, reason: ParkReason, now: float) -> Parked[Item]:
         due = max(lane.booked_until, lane.held_until, now + self._park_after_seconds)
-        due = min(due, now + PARK_SECONDS_MAX)
-        lane.booked_until = due + lane.spacing_seconds(now)
-        return Parked(item, reason, due - now)
+        delay_seconds = min(due - now, PARK_SECONDS_MAX)
+        lane.booked_until = now + delay_seconds + lane.spacing_seconds(now)
+        return Parked(item, reason, delay_seconds)
 
     def _release(self, destination_id: str, now: float) -> _Lane[Item]:
         lane = self._lanes[destination_id]

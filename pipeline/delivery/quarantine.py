@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import structlog
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
 from pipeline.delivery.transport import Origin
 from pipeline.settings import Settings
@@ -48,6 +48,9 @@ class Quarantine:
             try:
                 producer = await self._open()
                 await producer.send_and_wait(self._topic, value=value, key=key, headers=[*headers, *added])
+            except MessageSizeTooLargeError:
+                # With the reason it is above the topic's limit; it stays where it was, and here is where that is.
+                value, headers = None, ()
             except KafkaError as error:
                 log.warning("quarantine refused, trying again", topic=self._topic, error=repr(error))
                 await asyncio.sleep(RETRY_SECONDS)

@@ -246,6 +246,21 @@ def test_a_destination_that_hangs_costs_the_others_nothing(world, component):
     released.set()
 
 
+def test_a_partition_that_is_full_is_held_back_and_goes_on(world, component):
+    """Many more messages than a worker may hold; it reads on whenever it has settled enough of them."""
+    world.receiver.reply = lambda received: Reply()
+    for name in ("a", "b", "c"):
+        world.add_destination(name)
+    for number in range(1000):
+        world.admit(f"e{number}", "a", "b", "c")
+    world.publish()
+    settings = {"worker_partition_high": 40, "worker_partition_low": 10, "worker_lane_depth": 100_000}
+    component("worker", worker_park_after_seconds=3600, **settings)
+    wait_until(lambda: world.states() == {"succeeded": 3000}, "all are delivered")
+    wait_until(lambda: all_committed(world), "and committed")
+    assert len(world.receiver.received) == 3000
+
+
 def test_sigterm_drains_what_is_in_flight_and_commits(world, component):
     arrived, released = threading.Event(), threading.Event()
 

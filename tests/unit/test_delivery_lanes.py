@@ -66,11 +66,18 @@ def test_a_lane_that_hangs_leaves_places_for_the_others():
     fill(lanes, "healthy", 4)
     lanes.configure("healthy", FAST, 0.0)
     assert start_all(lanes, 0.0) == ["healthy0", "healthy1", "healthy2", "healthy3"]
-    # What the healthy one gives back wakes the lane that was short of places, without anybody else's doing.
-    for _ in range(4):
-        lanes.finished("healthy", 0.1, duration_seconds=0.1)
-    lanes.finished("hangs", 0.1, duration_seconds=0.1)
-    assert start_all(lanes, 0.1) == ["hangs16"]
+
+
+def test_a_lane_that_is_short_of_places_goes_on_when_another_gives_one_back():
+    lanes = make_lanes(ceiling=32, depth=1000)
+    for name in ("first", "second"):
+        fill(lanes, name, 100)
+        lanes.configure(name, FAST, 0.0)
+        start_all(lanes, 0.0)
+    held = lanes.in_flight
+    assert held < 32
+    lanes.finished("first", 0.1, duration_seconds=0.1)
+    assert start_all(lanes, 0.1) == ["second8"]
 
 
 def test_concurrency_bounds_a_lane_and_an_end_lets_the_next_start():
