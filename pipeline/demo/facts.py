@@ -117,6 +117,7 @@ class Facts:
     attempt_records: Sequence[TopicRecord] = ()
     receipts: Sequence[Receipt] = ()
     kills: Sequence[Kill] = ()
+    kills_planned: int = 0
     exit_statuses: Mapping[str, int | None] = field(default_factory=dict)
     """Component -> how it ended when it was asked to, as ChildProcess.exit_status says it."""
     elapsed_seconds: float = 0.0

@@ -30,10 +30,12 @@ class Killer:
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
         self._down: ChildProcess | None = None
+        self.planned = 0
         self.kills: list[Kill] = []
 
     async def run(self, plan: Sequence[PlannedKill], received: Callable[[], int]) -> None:
         """Carry out the plan in order. Raises StackError when a process cannot be started again."""
+        self.planned = len(plan)
         for planned in plan:
             while received() < planned.after:  # noqa: ASYNC110 (the count comes from another process's file)
                 await asyncio.sleep(POLL_SECONDS)

@@ -126,7 +126,7 @@ def compare(facts: Facts) -> Report:
             _rolled_back(facts),
             _readmissions(facts),
             _business_rows(facts),
-            _ends(facts),
+            _processes(facts),
         )
     )
     states = Counter(delivery.state for delivery in facts.deliveries)
@@ -348,8 +348,11 @@ def _business_rows(facts: Facts) -> Iterator[Finding]:
         yield Finding("not_atomic", asset, "a business row whose event was not admitted")
 
 
-def _ends(facts: Facts) -> Iterator[Finding]:
-    """Each component, asked to end, ended by itself and with 0."""
+def _processes(facts: Facts) -> Iterator[Finding]:
+    """All planned kills took place; each component, asked to end, ended by itself and with 0."""
+    if len(facts.kills) != facts.kills_planned:
+        reason = f"{facts.kills_planned} kills were planned, {len(facts.kills)} took place"
+        yield Finding("kill_missing", "*", reason)
     for component, status in facts.exit_statuses.items():
         if status != 0:
             yield Finding("unclean_end", component, f"asked to end, it left with {status}")

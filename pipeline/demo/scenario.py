@@ -54,23 +54,23 @@ class Scenario:
         self._planned = sum(len(event.destinations) for event in self._events if event.ends == "commit")
         self._notes = Notes()
         self._components = (*site.workers, site.connector, site.reconciler)
+        hooks = {t.destination_id: Hook(secrets=[t.secret], behaviour=t.behaviour) for t in self._targets}
+        self._receiver = ReceiverProcess(hooks, site.folder, on_start=site.on_start)
         self._killer = Killer(picture.note)
 
     def run(self) -> Facts:
-        """Run it to the end and collect the facts.
+        """Run it to the end and collect the facts. All components but the site's servers have ended then.
 
         Raises DemoError when a component dies by itself, StackError when one cannot be started, psycopg.Error and
         KafkaException when a server fails.
         """
-        hooks = {t.destination_id: Hook(secrets=[t.secret], behaviour=t.behaviour) for t in self._targets}
-        receiver = ReceiverProcess(hooks, self._site.folder, on_start=self._site.on_start)
-        receiver.start()
+        self._receiver.start()
         try:
-            self._prepare(receiver.base_url)
+            self._prepare()
             with psycopg.connect(self._site.operator_dsn, autocommit=True) as operator:
                 watch = Watch(
                     operator,
-                    ReceiptTail(receiver.receipts),
+                    ReceiptTail(self._receiver.receipts),
                     targets=self._targets,
                     notes=self._notes,
                     planned=self._planned,
@@ -78,13 +78,13 @@ class Scenario:
                 self._run_traffic(operator, watch)
             return self._collect(watch)
         finally:
-            receiver.stop()
+            self._receiver.stop()
 
-    def _prepare(self, base_url: str) -> None:
+    def _prepare(self) -> None:
         with psycopg.connect(self._site.admin_dsn) as admin:
             admin.execute(SCHEMA)
         with psycopg.connect(self._site.operator_dsn) as operator:
-            add_destinations(operator, self._targets, base_url)
+            add_destinations(operator, self._targets, self._receiver.base_url)
             operator.execute(
                 "update outrider.ledger_setting set transport_timeout_seconds = %s", (TRANSPORT_TIMEOUT_SECONDS,)
             )
@@ -94,7 +94,10 @@ class Scenario:
             asyncio.run(self._drive(operator, watch))
         except ExceptionGroup as group:
             # The first failure ended the others.
-            raise group.exceptions[0] from group
+            error: Exception = group
+            while isinstance(error, ExceptionGroup):
+                error = error.exceptions[0]
+            raise error from group
 
     async def _drive(self, operator: Connection[TupleRow], watch: Watch) -> None:
         """Admit everything, with the kills on the way, until all that must end has ended, or time is up."""
@@ -111,7 +114,7 @@ class Scenario:
                 # In a thread, so that it delays no commit's time-stamp.
                 view = await asyncio.to_thread(watch.look)
                 self._picture.show(view)
-                self._killer.check(self._components)
+                self._killer.check((*self._components, self._receiver.process))
                 if admitting.done() and killing.done() and watch.is_settled(view):
                     return
                 if admitting.done() and deadline is None:
@@ -165,6 +168,7 @@ class Scenario:
             attempt_records=read_to_end(site.kafka, site.attempts_topic, attempt_of),
             receipts=watch.receipts,
             kills=self._killer.kills,
+            kills_planned=self._killer.planned,
             exit_statuses={process.name: process.exit_status for process in self._components},
             elapsed_seconds=time.monotonic() - self._started,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -136,6 +137,7 @@ def good_facts() -> Facts:
             receipt(4, "hanging", applies=False, is_effect=False, status=None),
         ],
         kills=[Kill("worker", 1001.5, 1)],
+        kills_planned=1,
         exit_statuses={"worker": 0, "connector": 0},
         elapsed_seconds=12.34,
     )
@@ -176,17 +178,26 @@ def with_receipt(number: int, **other: object) -> Change:
 def without(field: str, delivery_id: str) -> Change:
     def change(facts: Facts) -> Facts:
         name = "webhook_id" if field == "receipts" else "delivery_id"
-        return replace(facts, **{field: [row for row in getattr(facts, field) if getattr(row, name) != delivery_id]})
+        kept: dict[str, Any] = {field: [row for row in getattr(facts, field) if getattr(row, name) != delivery_id]}
+        return replace(facts, **kept)
 
     return change
 
 
 def adding(field: str, *rows: object) -> Change:
-    return lambda facts: replace(facts, **{field: [*getattr(facts, field), *rows]})
+    def change(facts: Facts) -> Facts:
+        longer: dict[str, Any] = {field: [*getattr(facts, field), *rows]}
+        return replace(facts, **longer)
+
+    return change
 
 
 def adding_key(field: str, key: str) -> Change:
-    return lambda facts: replace(facts, **{field: getattr(facts, field) | {key}})
+    def change(facts: Facts) -> Facts:
+        larger: dict[str, Any] = {field: getattr(facts, field) | {key}}
+        return replace(facts, **larger)
+
+    return change
 
 
 DEFECTS: dict[str, tuple[Change, str, str]] = {
@@ -289,6 +300,7 @@ DEFECTS: dict[str, tuple[Change, str, str]] = {
         "not_atomic",
         "event-4",
     ),
+    "a kill that did not take place": (lambda facts: replace(facts, kills=[]), "kill_missing", "*"),
     "component that had to be killed": (
         lambda facts: replace(facts, exit_statuses={"worker-1": -9, "worker-2": 0}),
         "unclean_end",
