@@ -28,6 +28,8 @@ COMMAND_MODULES = (
     "destination_commands",
     "delivery_commands",
     "reconcile_commands",
+    "offsets_commands",
+    "runs_commands",
     "settings_commands",
 )
 

@@ -1,0 +1,155 @@
+"""Messages of stretches of partitions, read as a read_committed consumer sees them. In no group, and with commits of none.
+
+This is the only way to tell messages from transaction markers, aborted records and compacted gaps: offsets do not say.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from pipeline.offsets.errors import OffsetsError
+from pipeline.offsets.places import MessageCount, Place, Stretch
+from topics.security import KafkaConnection
+
+BATCH = 1_000
+POLL_SECONDS = 0.2
+PROGRESS_SECONDS = 1.0
+# Bounds of what the client holds before it is handed out.
+QUEUED_KIB = 16 * 1024
+
+
+@dataclass(slots=True)
+class Reading:
+    """How far a stretch was read, and what was there."""
+
+    stretch: Stretch
+    messages: int = 0
+    reached: int = 0
+    """Offsets below this are accounted for."""
+    first_timestamp_ms: int | None = None
+    is_over: bool = False
+
+    @property
+    def count(self) -> MessageCount:
+        return MessageCount(self.messages, self.messages + max(0, self.stretch.end - self.reached))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLimits:
+    """Where reading ends before all is read; the counts then say between which numbers the truth lies."""
+
+    seconds: float
+    messages_per_partition: int | None = None
+
+
+Progress = Callable[[int, int], None]
+"""Told now and then: offsets accounted for, of how many."""
+
+
+def read_messages(
+    connection: KafkaConnection,
+    stretches: Mapping[Place, Stretch],
+    limits: ReadLimits,
+    *,
+    on_message: Callable[[Place, Message], None] = lambda place, message: None,
+    progress: Progress = lambda done, total: None,
+) -> dict[Place, Reading]:
+    """Read every stretch to its end or to a limit. Memory does not grow with them. Raises OffsetsError."""
+    readings = {
+        place: Reading(stretch, reached=stretch.start, is_over=stretch.span == 0)
+        for place, stretch in stretches.items()
+    }
+    starts = [
+        TopicPartition(place.topic, place.partition, reading.stretch.start)
+        for place, reading in readings.items()
+        if not reading.is_over
+    ]
+    if not starts:
+        return readings
+    consumer = Consumer(_configuration(connection))
+    try:
+        consumer.assign(starts)
+        _read(consumer, readings, limits, on_message, progress)
+    except KafkaException as exception:
+        error: KafkaError = exception.args[0]
+        raise OffsetsError(f"messages cannot be read: {' '.join(error.str().split())}") from None
+    finally:
+        consumer.close()
+    return readings
+
+
+def _read(
+    consumer: Consumer,
+    readings: Mapping[Place, Reading],
+    limits: ReadLimits,
+    on_message: Callable[[Place, Message], None],
+    progress: Progress,
+) -> None:
+    total = sum(reading.stretch.span for reading in readings.values())
+    open_places = {place for place, reading in readings.items() if not reading.is_over}
+    deadline = time.monotonic() + limits.seconds
+    next_progress = time.monotonic() + PROGRESS_SECONDS
+    while open_places and time.monotonic() < deadline:
+        for message in consumer.consume(BATCH, POLL_SECONDS):
+            place = _place(message)
+            if place is None or place not in open_places:
+                continue
+            reading = readings[place]
+            if _take(reading, message, limits.messages_per_partition):
+                on_message(place, message)
+            if reading.is_over:
+                open_places.discard(place)
+                consumer.pause([TopicPartition(place.topic, place.partition)])
+        if time.monotonic() >= next_progress:
+            next_progress = time.monotonic() + PROGRESS_SECONDS
+            progress(sum(min(r.reached, r.stretch.end) - r.stretch.start for r in readings.values()), total)
+
+
+def _take(reading: Reading, message: Message, messages_max: int | None) -> bool:
+    """Account for what the consumer gave; whether it is a message of the stretch. Raises KafkaException."""
+    error, offset = message.error(), message.offset()
+    if error is not None and error.code() != KafkaError._PARTITION_EOF:
+        raise KafkaException(error)
+    if offset is None:
+        return False
+    if error is not None or offset >= reading.stretch.end:
+        # The end of what a read_committed reader gets, or a message behind the stretch: all before is accounted for.
+        reading.reached = max(reading.reached, offset)
+        reading.is_over = True
+        return False
+    reading.messages += 1
+    reading.reached = offset + 1
+    if reading.first_timestamp_ms is None:
+        reading.first_timestamp_ms = message.timestamp()[1]
+    reading.is_over = reading.reached >= reading.stretch.end or reading.messages == messages_max
+    return True
+
+
+def _place(message: Message) -> Place | None:
+    topic, partition = message.topic(), message.partition()
+    if topic is None or partition is None:
+        error = message.error()
+        if error is not None and error.fatal():
+            raise KafkaException(error)
+        return None  # of the client as a whole, such as a broker that went away: it connects again
+    return Place(topic, partition)
+
+
+def _configuration(connection: KafkaConnection) -> dict[str, Any]:
+    return {
+        **connection.librdkafka(),
+        "group.id": "outrider-offsets-reader",  # the client wants one; nothing is joined or committed
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+        # Retention may take the start of a stretch while we read: what is left still counts.
+        "auto.offset.reset": "earliest",
+        "queued.max.messages.kbytes": QUEUED_KIB,
+        "log_level": 0,
+    }
