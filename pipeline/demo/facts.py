@@ -64,6 +64,13 @@ class LedgerAttempt:
     body_sha256: str
 
 
+@dataclass(frozen=True, slots=True)
+class OutboxRow:
+    message_id: str
+    reason: str
+    """Why the delivery was handed to Kafka: admitted, due, lease_expired, lost."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRecord:
     """One record of a topic, as a read_committed reader sees it."""
@@ -111,8 +118,7 @@ class Facts:
     attempts: Sequence[LedgerAttempt] = ()
     event_ids: frozenset[str] = frozenset()
     """Every event in the ledger."""
-    outbox: Sequence[str] = ()
-    """message_id of each outbox row."""
+    outbox: Sequence[OutboxRow] = ()
     dispatches: Sequence[TopicRecord] = ()
     attempt_records: Sequence[TopicRecord] = ()
     receipts: Sequence[Receipt] = ()

@@ -11,7 +11,7 @@ from psycopg.rows import TupleRow, class_row
 
 from pipeline.demo.destinations import Target, subscribers
 from pipeline.demo.events import ARCHIVED
-from pipeline.demo.facts import LedgerAttempt, LedgerDelivery
+from pipeline.demo.facts import LedgerAttempt, LedgerDelivery, OutboxRow
 
 LOOPBACK = "127.0.0.0/8"
 
@@ -40,7 +40,7 @@ class Evidence:
     deliveries: list[LedgerDelivery]
     attempts: list[LedgerAttempt]
     event_ids: frozenset[str]
-    outbox: list[str]
+    outbox: list[OutboxRow]
     business_rows: frozenset[str]
 
 
@@ -100,10 +100,12 @@ def read_evidence(conninfo: str) -> Evidence:
             deliveries = cursor.execute(DELIVERIES).fetchall()
         with connection.cursor(row_factory=class_row(LedgerAttempt)) as cursor:
             attempts = cursor.execute(ATTEMPTS).fetchall()
+        with connection.cursor(row_factory=class_row(OutboxRow)) as cursor:
+            outbox = cursor.execute("select message_id::text, reason from outrider.dispatch_outbox").fetchall()
         return Evidence(
             deliveries=deliveries,
             attempts=attempts,
             event_ids=frozenset(key for (key,) in connection.execute("select event_id from outrider.event")),
-            outbox=[key for (key,) in connection.execute("select message_id::text from outrider.dispatch_outbox")],
+            outbox=outbox,
             business_rows=frozenset(key for (key,) in connection.execute("select asset_id from media.asset")),
         )

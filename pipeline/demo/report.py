@@ -92,6 +92,8 @@ class Report:
     """Requests that did not verify."""
     dispatches: int
     """Records in the dispatch topic, each of which must be one outbox row."""
+    dispatch_reasons: dict[str, int]
+    """How many of them for which reason. `lost` ones were handed over again because no worker claimed them in time."""
     kills: list[Kill]
     commit_to_receipt_ms: Percentiles
     """From the return of the commit to the first receipt, over healthy destinations and without deliver_at.
@@ -121,7 +123,7 @@ def compare(facts: Facts) -> Report:
             _effects(facts),
             _attempts(facts),
             _bodies(facts),
-            _topic("dispatch", facts.dispatches, facts.outbox),
+            _topic("dispatch", facts.dispatches, [row.message_id for row in facts.outbox]),
             _topic("attempts", facts.attempt_records, [attempt.attempt_id for attempt in facts.attempts]),
             _rolled_back(facts),
             _readmissions(facts),
@@ -161,6 +163,7 @@ def compare(facts: Facts) -> Report:
         duplicates_admitted=kinds["duplicate_admitted"],
         invalid_signatures=len(facts.receipts) - len(valid),
         dispatches=len(facts.dispatches),
+        dispatch_reasons=dict(Counter(row.reason for row in facts.outbox)),
         kills=list(facts.kills),
         commit_to_receipt_ms=_percentiles(latency for _, latency in _latencies(facts)),
         commit_to_receipt_ms_before_kills=_percentiles(

@@ -18,6 +18,7 @@ def as_json(report: Report) -> str:
 def as_text(report: Report) -> str:
     """The figures, a line for each destination, and one for each finding."""
     kills = ", ".join(f"{kill.component} after {kill.receipts} deliveries" for kill in report.kills) or "none"
+    reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(report.dispatch_reasons.items()))
     off = {
         "lost": report.lost,
         "identity changes": report.identity_changes,
@@ -31,7 +32,7 @@ def as_text(report: Report) -> str:
         "  + waiting": f"{report.waiting}",
         "attempts": f"{report.attempts}, {report.lease_expired} of them lease_expired, {report.late} late",
         "received": f"{report.receiver_distinct}, taken over {report.receiver_effects}, repeats {report.receiver_repeats}",
-        "dispatched": f"{report.dispatches}",
+        "dispatched": f"{report.dispatches}: {reasons}",
         "rolled back": f"{report.rolled_back} events, seen {report.rolled_back_seen} times",
         "admitted again": f"{report.readmitted} deliveries, called new {report.duplicates_admitted}",
         "off": ", ".join(f"{what} {count}" for what, count in off.items()),

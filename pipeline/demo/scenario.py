@@ -144,7 +144,8 @@ class Scenario:
         evidence = read_evidence(site.admin_dsn)
         self._picture.note("reading both topics to the end")
         attempt_ids = [attempt.attempt_id for attempt in evidence.attempts]
-        wait_for_records(site.kafka, site.dispatch_topic, dispatch_of, evidence.outbox, PUBLISH_SECONDS)
+        message_ids = [row.message_id for row in evidence.outbox]
+        wait_for_records(site.kafka, site.dispatch_topic, dispatch_of, message_ids, PUBLISH_SECONDS)
         wait_for_records(site.kafka, site.attempts_topic, attempt_of, attempt_ids, PUBLISH_SECONDS)
         # What it might still publish a second time must be there before we look.
         _stop((site.connector,))

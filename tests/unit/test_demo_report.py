@@ -17,6 +17,7 @@ from pipeline.demo.facts import (
     Kill,
     LedgerAttempt,
     LedgerDelivery,
+    OutboxRow,
     Readmission,
     RolledBack,
     TopicRecord,
@@ -126,7 +127,7 @@ def good_facts() -> Facts:
         ],
         attempts=attempts,
         event_ids=frozenset({"event-1", "event-2", "event-3", "event-4"}),
-        outbox=[f"message-{number}" for number in (1, 2, 3, 4)],
+        outbox=[OutboxRow(f"message-{number}", "admitted") for number in (1, 2, 3, 4)],
         dispatches=[dispatch(number) for number in (1, 2, 3, 4)],
         attempt_records=[published(row) for row in attempts],
         receipts=[
@@ -151,6 +152,7 @@ def test_nothing_is_found_where_all_is_well() -> None:
     assert (report.attempts, report.lease_expired, report.late) == (5, 1, 0)
     assert (report.receiver_distinct, report.receiver_repeats, report.receiver_effects) == (4, 1, 2)
     assert (report.rolled_back, report.readmitted, report.dispatches) == (1, 1, 4)
+    assert report.dispatch_reasons == {"admitted": 4}
     assert (report.commit_to_receipt_ms.p50, report.commit_to_receipt_ms.p99) == (10.0, 10.0)
     assert report.elapsed_seconds == 12.3
     healthy, rejecting, hanging = report.destinations
