@@ -162,7 +162,7 @@ class Session:
         the slot is an unfinished one of ours, and that nothing of the snapshot was committed. Returns the LSN
         from which to stream.
         """
-        self._status.enter("snapshot")
+        self._status.enter("snapshot", "creating the slot waits for transactions that are open now")
         sink.commit(self._position(identity, 0, 0, "snapshot"))
         if self._stream is not None:
             self._stream.close()
@@ -170,7 +170,8 @@ class Session:
         replication = self._connect()
         if drop_slot:
             replication.drop_slot(self._config.slot)
-        created = replication.create_slot(self._config.slot)
+        created = replication.create_slot(self._config.slot, self._while_waiting)
+        self._status.enter("snapshot", "publishing the rows from before the slot")
         sink = self._open_sink(self._config.snapshot_timeout_seconds, size_max)
         publisher = Publisher(sink, self._config.quarantine_topic)
         with import_snapshot(self._config.conninfo, created.snapshot_name) as connection:

@@ -9,6 +9,7 @@ import msgspec
 import structlog
 
 from connectors.config import ConnectorConfig
+from connectors.errors import TransientError
 from connectors.kafka.position import Position
 from connectors.kafka.sink import TransactionalSink
 from connectors.postgres.framing import XLOG_HEADER_BYTES
@@ -62,7 +63,10 @@ class Streaming:
         self._stored = position
         self._progress = Progress(position.lsn, position.row)
         self._publisher = Publisher(sink, config.quarantine_topic)
-        self._routes: dict[int, BoundRoute] = {}
+        # Bound by the first row that is to be published: rows that are only skipped may have a shape that
+        # the configuration does not know any more.
+        self._relations: dict[int, Relation] = {}
+        self._routes: dict[int, BoundRoute | None] = {}
         # Only what a stored position covers is ever confirmed.
         self._safe_lsn = self._progress.complete_lsn
         self._store_due = 0.0
@@ -107,7 +111,8 @@ class Streaming:
     def _on_insert(self, message: Insert, size: int) -> None:
         if not self._progress.next_change():
             return
-        route = self._routes.get(message.relation_oid)
+        oid = message.relation_oid
+        route = self._routes[oid] if oid in self._routes else self._bind(oid)
         if route is None:
             self._status.unrouted += 1
             return
@@ -119,6 +124,13 @@ class Streaming:
         if self._rows >= self._config.transaction_rows or self._bytes >= self._config.transaction_bytes:
             self._commit()
 
+    def _bind(self, relation_oid: int) -> BoundRoute | None:
+        relation = self._relations.get(relation_oid)
+        if relation is None:
+            raise TransientError(f"PostgreSQL sent a row of a table that it had not described ({relation_oid})")
+        route = self._routes[relation_oid] = self._router.bind(relation)
+        return route
+
     def _on_other(self, message: Message) -> None:
         match message:
             case Begin(final_lsn=final_lsn):
@@ -126,11 +138,8 @@ class Streaming:
             case Commit(end_lsn=end_lsn):
                 self._progress.commit(end_lsn)
             case Relation(oid=oid):
-                route = self._router.bind(message)
-                if route is None:
-                    self._routes.pop(oid, None)
-                else:
-                    self._routes[oid] = route
+                self._relations[oid] = message
+                self._routes.pop(oid, None)
             case Update() | Delete() | Truncate():
                 # Counted like every change, so that positions keep their meaning; published never.
                 if self._progress.next_change():

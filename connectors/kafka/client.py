@@ -26,16 +26,26 @@ _LOGIN_REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTI
 
 
 class ClientErrors:
-    """Collects what a client reports by its error callback, which its calls do not return."""
+    """Collects what a client reports by its callbacks, which its calls do not return.
+
+    An object of its own, so that no client is part of a reference cycle: each is gone with its threads and
+    sockets as soon as nobody uses it.
+    """
 
     def __init__(self) -> None:
         self._last: KafkaError | None = None
         self._login: KafkaError | None = None
+        self.first_refused: KafkaError | None = None
+        """Why the first record that was not delivered was not."""
 
     def __call__(self, error: KafkaError) -> None:
         if error.code() in _LOGIN_REFUSED:
             self._login = error
         self._last = error
+
+    def on_delivery(self, error: KafkaError | None, _: object) -> None:
+        if error is not None and self.first_refused is None:
+            self.first_refused = error
 
     def configure(self, kafka: Mapping[str, Any], **more: Any) -> dict[str, Any]:
         """A client's configuration; its own log lines are off, because this object reports the errors."""

@@ -68,7 +68,6 @@ class TransactionalSink:
         self._positions_topic = positions_topic
         self._while_waiting = while_waiting
         self._transaction_timeout_seconds = transaction_timeout_seconds
-        self._delivery_error: KafkaError | None = None
         self._errors = ClientErrors()
         self._is_open = False
         timeout_ms = int(transaction_timeout_seconds * 1000)
@@ -90,7 +89,7 @@ class TransactionalSink:
                     "linger.ms": 5,
                     "compression.type": "lz4",
                     "delivery.report.only.error": True,
-                    "on_delivery": self._on_delivery,
+                    "on_delivery": self._errors.on_delivery,
                 },
             )
         )
@@ -171,8 +170,4 @@ class TransactionalSink:
     def _failure(self, what: str, error: KafkaError) -> ConnectorError:
         if error.code() in _FENCED:
             return TransientError("another connector with the same transactional id took over")
-        return self._errors.explain(what, self._delivery_error or error)
-
-    def _on_delivery(self, error: KafkaError | None, _: object) -> None:
-        if error is not None and self._delivery_error is None:
-            self._delivery_error = error
+        return self._errors.explain(what, self._errors.first_refused or error)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import select
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,6 +30,7 @@ CONFIRM_INTERVAL_SECONDS: Final = 1.0
 SILENCE_MAX_SECONDS: Final = 30.0
 SEND_MAX_SECONDS: Final = 30.0
 FINISH_SECONDS: Final = 2.0
+QUERY_WAIT_SECONDS: Final = 0.5
 
 # The text form of values is read back, so it must not depend on the server's or the role's settings.
 _SESSION_OPTIONS = (
@@ -101,22 +103,36 @@ class ReplicationConnection:
             raise TransientError("PostgreSQL did not answer IDENTIFY_SYSTEM")
         return ServerIdentity(system_id=str(row[0]), timeline=int(row[1]), database=str(row[3]))
 
-    def create_slot(self, slot: str) -> CreatedSlot:
-        """Create a logical slot; its snapshot can be imported until the next command here."""
+    def create_slot(self, slot: str, while_waiting: Callable[[], None]) -> CreatedSlot:
+        """Create a logical slot; its snapshot can be imported until the next command here.
+
+        PostgreSQL answers once every transaction that is open now has ended, however long that takes.
+        """
         command = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput (SNAPSHOT 'export')").format(
             sql.Identifier(slot)
         )
-        try:
-            row = self.connection.execute(command).fetchone()
-        except psycopg.errors.DuplicateObject:
-            raise SlotActiveError(f"slot {slot} was made by another connector at the same time") from None
-        except psycopg.errors.ConfigurationLimitExceeded:
-            raise ConfigurationError(
-                f"PostgreSQL has no room for slot {slot}: raise max_replication_slots or drop an unused slot"
-            ) from None
-        if row is None:
-            raise TransientError("PostgreSQL did not answer CREATE_REPLICATION_SLOT")
-        return CreatedSlot(parse_lsn(str(row[1])), str(row[2]))
+        result = self._query(command.as_bytes(self.connection), while_waiting)
+        if result.status != ExecStatus.TUPLES_OK:
+            raise _create_error(slot, result)
+        consistent_lsn, snapshot_name = (result.get_value(0, column) or b"" for column in (1, 2))
+        return CreatedSlot(parse_lsn(consistent_lsn.decode()), snapshot_name.decode())
+
+    def _query(self, command: bytes, while_waiting: Callable[[], None]) -> PGresult:
+        """Run a command that may take long; the caller does its duties meanwhile."""
+        pgconn = self.connection.pgconn
+        pgconn.send_query(command)
+        poller = select.poll()
+        poller.register(pgconn.socket, select.POLLIN)
+        while pgconn.is_busy():
+            if not poller.poll(QUERY_WAIT_SECONDS * 1000):
+                while_waiting()
+            pgconn.consume_input()
+        result = pgconn.get_result()
+        while pgconn.get_result() is not None:
+            pass
+        if result is None:
+            raise TransientError("PostgreSQL gave no answer")
+        return result
 
     def drop_slot(self, slot: str) -> None:
         try:
@@ -154,15 +170,33 @@ class ReplicationConnection:
         return min(STATUS_INTERVAL_SECONDS, timeout_ms / 4000) if timeout_ms > 0 else STATUS_INTERVAL_SECONDS
 
 
+def _create_error(slot: str, result: PGresult) -> Exception:
+    sqlstate, message = _sqlstate_and_message(result)
+    if sqlstate == "42710":
+        return SlotActiveError(f"slot {slot} was made by another connector at the same time")
+    if sqlstate == "53400":
+        return ConfigurationError(
+            f"PostgreSQL has no room for slot {slot} ({message}): drop an unused slot or raise max_replication_slots"
+        )
+    if sqlstate == "42501":
+        return ConfigurationError(f"the role may not create a slot ({message}): alter role ... replication")
+    return TransientError(f"slot {slot} could not be created: {message}")
+
+
+def _sqlstate_and_message(result: PGresult) -> tuple[str, str]:
+    sqlstate = result.error_field(DiagnosticField.SQLSTATE) or b""
+    message = result.error_field(DiagnosticField.MESSAGE_PRIMARY) or b"unknown error"
+    return sqlstate.decode(), one_line(message.decode(errors="replace"))
+
+
 def _start_error(slot: str, result: PGresult) -> Exception:
-    sqlstate = (result.error_field(DiagnosticField.SQLSTATE) or b"").decode()
-    message = one_line((result.error_field(DiagnosticField.MESSAGE_PRIMARY) or b"unknown error").decode())
+    sqlstate, message = _sqlstate_and_message(result)
     if sqlstate == "55006":
         return SlotActiveError(message)
     if sqlstate == "55000":
         return ConfigurationError(f"slot {slot} cannot be read any more ({message}): drop it and start again")
     if sqlstate == "42501":
-        return ConfigurationError(f"the role may not stream ({message}): alter role … replication")
+        return ConfigurationError(f"the role may not stream ({message}): alter role ... replication")
     return TransientError(f"PostgreSQL does not stream from slot {slot}: {message}")
 
 
@@ -278,10 +312,9 @@ class ReplicationStream:
 
     def _ended(self) -> TransientError:
         result = self._pgconn.get_result()
-        message = b"the server closed the stream"
-        if result is not None and result.status == ExecStatus.FATAL_ERROR:
-            message = result.error_field(DiagnosticField.MESSAGE_PRIMARY) or message
-        return TransientError(f"PostgreSQL ended the stream: {one_line(message.decode(errors='replace'))}")
+        if result is None or result.status != ExecStatus.FATAL_ERROR:
+            return TransientError("PostgreSQL ended the stream")
+        return TransientError(f"PostgreSQL ended the stream: {_sqlstate_and_message(result)[1]}")
 
     def _send_status(self, *, ask_reply: bool) -> None:
         status = encode_status(self._confirmed_lsn, unix_seconds=time.time(), ask_reply=ask_reply)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 import psycopg
 from psycopg import sql
@@ -14,6 +15,8 @@ from connectors.errors import ConfigurationError, TransientError, one_line
 from connectors.postgres.pgoutput import Column, Relation, Row
 from connectors.postgres.replication import connect
 
+LOCK_TIMEOUT_SECONDS: Final = 10
+
 
 @contextmanager
 def import_snapshot(conninfo: str, snapshot_name: str) -> Iterator[psycopg.Connection]:
@@ -21,6 +24,7 @@ def import_snapshot(conninfo: str, snapshot_name: str) -> Iterator[psycopg.Conne
     with connect(conninfo, replication=False) as connection:
         connection.execute("begin isolation level repeatable read read only")
         connection.execute("set transaction snapshot %s", [snapshot_name])
+        connection.execute(f"set local lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'")
         yield connection
 
 

@@ -137,10 +137,13 @@ def _double_from_binary(value: bytes) -> bytes:
 def _single_from_binary(value: bytes) -> bytes:
     (number,) = struct.unpack(">f", value)
     # The shortest decimal that reads back as the same single-precision number.
-    for digits in range(6, 10):
+    for digits in range(1, 10):
         short = float(f"{number:.{digits}g}")
-        if struct.pack(">f", short) == value:
-            return _float_text(short)
+        try:
+            if struct.pack(">f", short) == value:
+                return _float_text(short)
+        except OverflowError:  # rounded up past the largest number
+            continue
     return _float_text(number)
 
 
