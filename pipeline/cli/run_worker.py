@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 
 import uvloop
 
@@ -16,7 +18,13 @@ def run_worker(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT; the exit status. Raises CommandError where it cannot start."""
 
     async def run() -> int:
-        return await Worker(settings).run()
+        worker = Worker(settings)
+        status = await worker.run()
+        if worker.left_behind:
+            # Nothing is left to lose, and the event loop would wait for Faust without end.
+            logging.shutdown()
+            os._exit(status)
+        return status
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:

@@ -11,6 +11,8 @@ import asyncio
 import os
 import signal
 import socket
+from collections import deque
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -19,8 +21,9 @@ import structlog
 from pipeline.delivery.app import build_app
 from pipeline.delivery.flow import DeliveryFlow
 from pipeline.delivery.quarantine import Quarantine
+from pipeline.delivery.repeated_lines import quieten
 from pipeline.delivery.sender import Sender
-from pipeline.delivery.start_checks import START_SECONDS, wait_for_database, wait_for_topics
+from pipeline.delivery.start_checks import START_SECONDS, NotReadyError, wait_for_database, wait_for_topics
 from pipeline.delivery.transport import Origin
 from pipeline.health import serve_health
 from pipeline.ledger.pool import open_pool
@@ -28,9 +31,20 @@ from pipeline.settings import Settings
 
 log = structlog.get_logger(__name__)
 
-STOP_SECONDS = 30.0
-COMMIT_SECONDS = 10.0
+STOP_SECONDS = 20.0
+COMMIT_SECONDS = 5.0
 LOOK_SECONDS = 0.1
+# While a broker is away, each of these repeats itself several times a second.
+FAUST_LOGGERS = (
+    "aiokafka",
+    "aiokafka.conn",
+    "aiokafka.cluster",
+    "aiokafka.consumer.fetcher",
+    "aiokafka.consumer.group_coordinator",
+    "aiokafka.producer.sender",
+    "faust.transport.drivers.aiokafka",
+)
+REBALANCES_MANY, REBALANCES_SECONDS = 5, 60.0
 
 
 class Worker:
@@ -42,6 +56,8 @@ class Worker:
         self._stopping = asyncio.Event()
         self._state = "starting"
         self._app: Any = None
+        self.left_behind = False
+        """Whether Faust could not be stopped: its tasks and threads may ignore that they are cancelled."""
 
     def stop(self) -> None:
         """Ask it to drain and end."""
@@ -56,6 +72,7 @@ class Worker:
     async def run(self) -> int:
         """Exit status of the program. Raises NotReadyError where a service is away at the start."""
         settings = self._settings
+        quieten(FAUST_LOGGERS)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self.stop)
         async with AsyncExitStack() as stack:
@@ -85,8 +102,8 @@ class Worker:
         app = self._app
         serving = asyncio.create_task(flow.serve())
         try:
-            async with asyncio.timeout(START_SECONDS):
-                await app.start()
+            if not await _within(START_SECONDS, app.start()):
+                raise NotReadyError(f"Kafka let the worker not in within {START_SECONDS:g} s; see the lines before")
             self._state = "running"
             log.info("worker runs", worker_id=self.worker_id, group=self._settings.name("delivery"))
             while not (self._stopping.is_set() or app.crashed or serving.done()):
@@ -111,17 +128,12 @@ class Worker:
         self._app.flow_control.suspend()
         if not await flow.drain(self._settings.worker_drain_seconds):
             log.warning("requests left to their leases", in_flight=flow.in_flight)
-        try:
-            async with asyncio.timeout(COMMIT_SECONDS):
-                await consumer.commit()
-        except TimeoutError:
+        if not await _within(COMMIT_SECONDS, consumer.commit()):
             log.warning("offsets not committed; the next owner reads again what was done")
 
     async def _stop_app(self) -> None:
-        try:
-            async with asyncio.timeout(STOP_SECONDS):
-                await self._app.stop()
-        except TimeoutError:
+        if not await _within(STOP_SECONDS, self._app.stop()):
+            self.left_behind = True
             log.warning("the group was not left in time; it notices by itself", seconds=STOP_SECONDS)
 
     async def _unless_stopped(self, work: Any) -> bool:
@@ -147,10 +159,37 @@ def _attach(app: Any, topic: Any, flow: DeliveryFlow) -> None:
             origin = Origin(message.topic, message.partition, message.generation_id, message.offset)
             flow.admit(origin, message.key, message.value, message.headers or ())
 
+    assigned_at: deque[float] = deque(maxlen=REBALANCES_MANY)
+
     async def forget_lost(app: Any, revoked: Any, **rest: Any) -> None:
         flow.forget_lost()
 
+    async def watch_rebalances(app: Any, assigned: Any, **rest: Any) -> None:
+        now = asyncio.get_running_loop().time()
+        assigned_at.append(now)
+        if len(assigned_at) == REBALANCES_MANY and now - assigned_at[0] < REBALANCES_SECONDS:
+            assigned_at.clear()
+            # Two members under one name throw each other out for ever, and Kafka's client does not say so.
+            log.warning(
+                "the group rebalances again and again; does another worker have the same OUTRIDER_WORKER_ID?",
+                worker_id=app.conf.consumer_group_instance_id,
+            )
+
     app.on_partitions_revoked.connect(forget_lost, weak=False)
+    app.on_partitions_assigned.connect(watch_rebalances, weak=False)
+
+
+async def _within(seconds: float, work: Coroutine[Any, Any, Any]) -> bool:
+    """Whether it was done in time. It is not waited for beyond that: Faust's waits swallow being cancelled."""
+    task = asyncio.create_task(work)
+    await asyncio.wait({task}, timeout=seconds)
+    if not task.done():
+        task.cancel()
+        return False
+    error = task.exception()
+    if error is not None:
+        log.warning("failed while ending", error=repr(error))
+    return error is None
 
 
 def _failure(app: Any, serving: asyncio.Task[None]) -> str | None:

@@ -295,6 +295,7 @@ async def test_a_receiver_that_misbehaves_is_reported_within_the_deadline(handle
         assert result.error
 
 
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 async def test_a_receiver_that_reads_nothing_cannot_hold_a_large_body_for_ever():
     async with listening(reads_nothing) as port:
         result = await send(port, body=os.urandom(8 * 1024 * 1024), timeout_seconds=0.5)

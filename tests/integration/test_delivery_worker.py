@@ -306,6 +306,22 @@ def test_a_broker_that_restarts_is_survived_or_ends_the_worker_with_a_line(world
     wait_until(arrived, "the second, after the broker came back")
 
 
+def test_sigterm_ends_the_worker_also_while_the_broker_is_away(world, component, embedded_stack):
+    world.add_destination("a")
+    worker = component("worker")
+    world.admit("e1", "a")
+    world.publish()
+    wait_until(lambda: world.states() == {"succeeded": 1}, "it runs")
+    embedded_stack.kafka.kill()
+    try:
+        worker.terminate(60)
+    finally:
+        embedded_stack.kafka.start()
+    assert worker.exit_status == 0
+    # What a broker that is away makes the client say over and over is thinned out.
+    assert len(worker.log_tail(10_000).splitlines()) < 200
+
+
 def publishes(world: World) -> bool:
     from confluent_kafka import KafkaException
 
