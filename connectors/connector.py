@@ -31,6 +31,7 @@ from connectors.stop import StopSignal
 _log = structlog.get_logger(__name__)
 
 BACKOFF_FIRST_SECONDS: Final = 0.1
+SLOT_PAUSE_SECONDS: Final = 0.5
 
 
 class Connector:
@@ -60,22 +61,26 @@ class Connector:
             except TextFormNeededError as error:
                 _log.info("a type has no known binary form, the stream will send text", table=str(error))
                 self._binary = False
+            except SlotActiveError as error:
+                # A standby looks often: it is to take over within moments.
+                self._note("waiting for slot", error)
+                self._stop.wait(SLOT_PAUSE_SECONDS)
             except ConnectorError as error:
                 if isinstance(error, ConfigurationError) and not self._has_streamed:
                     raise
                 if self.status.transactions > transactions:
                     pause = BACKOFF_FIRST_SECONDS
-                self._note_failure(error, pause)
+                self._note("reconnecting", error)
+                self.status.reconnects += 1
                 self._stop.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311  # spreads retries, guards nothing
                 pause = min(pause * 2, self._config.backoff_max_seconds)
         self.status.enter("stopped")
 
-    def _note_failure(self, error: ConnectorError, pause: float) -> None:
-        state: State = "waiting for slot" if isinstance(error, SlotActiveError) else "reconnecting"
-        if self.status.reason != str(error):
-            _log.warning("no rows flow", state=state, reason=one_line(error), pause_seconds_max=pause)
-        self.status.enter(state, one_line(error))
-        self.status.reconnects += 1
+    def _note(self, state: State, error: ConnectorError) -> None:
+        reason = one_line(error)
+        if self.status.reason != reason:
+            _log.warning("no rows flow", state=state, reason=reason)
+        self.status.enter(state, reason)
 
     def _session(self) -> None:
         try:
@@ -88,4 +93,4 @@ class Connector:
         except RouteError as error:
             raise ConfigurationError(one_line(error)) from None
         finally:
-            self._has_streamed = self._has_streamed or self.status.last_commit is not None
+            self._has_streamed = self._has_streamed or self.status.state == "streaming"

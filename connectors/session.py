@@ -68,7 +68,7 @@ class Session:
         config = self._config
         replication = self._connect()
         identity = replication.identify()
-        tables = [(route.namespace, route.table) for route in config.routes]
+        tables = {(route.namespace, route.table): route.columns for route in config.routes}
         check_server(replication.connection, config.publication, tables)
         slot = read_slot(replication.connection, config.slot)
         if slot is not None:

@@ -66,8 +66,8 @@ def connect(conninfo: str, *, replication: bool) -> psycopg.Connection:
     parameters: dict[str, str] = {
         "connect_timeout": str(CONNECT_TIMEOUT_SECONDS),
         "application_name": "outrider connector",
-        **{name: str(value) for name, value in given.items() if value is not None},
         **_TCP,
+        **{name: str(value) for name, value in given.items() if value is not None},
         "options": f"{_SESSION_OPTIONS} {given.get('options') or ''}".strip(),
         "client_encoding": "UTF8",
     }

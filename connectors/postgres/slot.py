@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import psycopg
@@ -33,8 +33,13 @@ def read_slot(connection: psycopg.Connection, slot: str) -> SlotState | None:
     return SlotState(str(plugin), str(database), confirmed_lsn, wal_status)
 
 
-def check_server(connection: psycopg.Connection, publication: str, tables: Iterable[tuple[str, str]]) -> None:
-    """Raises ConfigurationError unless the server can stream these tables through this publication."""
+def check_server(
+    connection: psycopg.Connection, publication: str, tables: Mapping[tuple[str, str], Collection[str]]
+) -> None:
+    """Raises ConfigurationError unless the server can stream these tables through this publication.
+
+    ``tables`` maps (schema, table) to the columns that are needed of it.
+    """
     level = connection.execute("select current_setting('wal_level')").fetchone()
     if level is not None and level[0] != "logical":
         raise ConfigurationError(f"PostgreSQL runs with wal_level = {level[0]}: set wal_level = logical and restart it")
@@ -44,16 +49,24 @@ def check_server(connection: psycopg.Connection, publication: str, tables: Itera
     if not found[0]:
         raise MissingPublicationError(publication, "does not publish inserts")
     published = {
-        (str(namespace), str(table))
-        for namespace, table in connection.execute(
-            "select schemaname, tablename from pg_publication_tables where pubname = %s", [publication]
+        (str(namespace), str(table)): set(columns)
+        for namespace, table, columns in connection.execute(
+            "select schemaname, tablename, attnames::text[] from pg_publication_tables where pubname = %s",
+            [publication],
         )
     }
-    for namespace, table in tables:
-        if (namespace, table) not in published:
+    for (namespace, table), needed in tables.items():
+        columns = published.get((namespace, table))
+        if columns is None:
             # A partitioned table is listed itself only where its rows are published under its name.
             raise MissingPublicationError(
                 publication,
                 f"lacks table {namespace}.{table}"
                 " (of a partitioned table it must publish via the root: publish_via_partition_root = true)",
             )
+        for column in needed:
+            if column not in columns:
+                raise ConfigurationError(
+                    f"table {namespace}.{table} has no column {column!r} in publication {publication},"
+                    " but the route needs it"
+                )

@@ -209,5 +209,8 @@ def test_a_route_that_does_not_fit_is_refused_at_the_start(
 ) -> None:
     connection.execute(OUTBOX)
     route = outbox_route(world, Header("missing", "missing"))
-    with pytest.raises(ConfigurationError, match=r"shop\.outbox"), world.connector(routes=(route,)) as connector:
+    with (
+        pytest.raises(ConfigurationError, match=r"shop\.outbox has no column 'missing'"),
+        world.connector(routes=(route,)) as connector,
+    ):
         world.streaming(connector)

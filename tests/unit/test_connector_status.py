@@ -1,0 +1,53 @@
+"""Readiness tells whether rows flow, and if not, why."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from connectors.status import STALL_SECONDS, ConnectorStatus, State
+from connectors.stop import StopSignal
+
+
+def test_only_a_streaming_connector_is_ready() -> None:
+    states: tuple[State, ...] = ("starting", "waiting for slot", "snapshot", "reconnecting", "stopped")
+    for state in states:
+        status = ConnectorStatus()
+        status.enter(state, "a reason")
+        assert status.ready(100.0) == (False, f"{state}: a reason")
+    status.enter("streaming")
+    assert status.ready(100.0) == (True, "streaming")
+
+
+@pytest.mark.parametrize(("open_for", "is_ready"), [(0.0, True), (STALL_SECONDS, True), (STALL_SECONDS + 0.1, False)])
+def test_a_transaction_that_stays_open_is_a_stall(open_for: float, is_ready: bool) -> None:
+    status = ConnectorStatus()
+    status.enter("streaming")
+    status.busy_since = 50.0
+    ready, why = status.ready(50.0 + open_for)
+    assert ready is is_ready
+    assert ready or why.startswith("stalled: Kafka has not committed for 10")
+
+
+def test_a_new_state_forgets_the_transaction_of_the_last() -> None:
+    status = ConnectorStatus()
+    status.busy_since = 50.0
+    status.enter("streaming")
+    assert status.ready(1_000.0) == (True, "streaming")
+
+
+def test_a_stop_signal_wakes_who_waits_for_it() -> None:
+    stop = StopSignal()
+    assert not stop.wait(0)
+    assert stop.seconds_since() == 0.0
+    woken: list[bool] = []
+    waiter = threading.Thread(target=lambda: woken.append(stop.wait(3_600)))
+    waiter.start()
+    stop.set()
+    waiter.join(30)
+    assert woken == [True]
+    for _ in range(10_000):
+        stop.set()  # more than its socket can hold
+    assert stop.wait(3_600)
+    stop.close()
