@@ -6,7 +6,6 @@ Where Kafka or PostgreSQL is lost, both sides are closed and opened anew, and re
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import time
@@ -28,7 +27,7 @@ BATCH_ROWS = 500
 POLL_SECONDS = 0.25
 QUEUED_KILOBYTES = 16_384
 SESSION_TIMEOUT_MS = 10_000
-METADATA_SECONDS = 10.0
+METADATA_SECONDS = 5.0
 STATEMENT_TIMEOUT_SECONDS = 30
 RETRY_FIRST_SECONDS = 0.5
 RETRY_LONGEST_SECONDS = 15.0
@@ -56,6 +55,7 @@ class AuditGroup:
         }
         self._stopping = threading.Event()
         self._trouble = "not connected yet"
+        self._client_error = ""
 
     def stop(self) -> None:
         """End after the batch at hand."""
@@ -77,12 +77,24 @@ class AuditGroup:
                     session.flush()
             except (psycopg.OperationalError, KafkaException) as error:
                 failures += 1
-                self._trouble = " ".join(str(error).split())
+                self._trouble = self._describe(error)
                 pause_seconds = min(RETRY_LONGEST_SECONDS, RETRY_FIRST_SECONDS * 2.0 ** min(failures - 1, 16))
                 pause_seconds *= random.uniform(0.5, 1)  # noqa: S311 - spreads load, guards nothing
-                _log.warning("audit interrupted, trying again", error=self._trouble, failures=failures)
+                setting = (
+                    "OUTRIDER_POSTGRES_DSN" if isinstance(error, psycopg.Error) else "OUTRIDER_KAFKA_BOOTSTRAP_SERVERS"
+                )
+                _log.warning("audit interrupted, trying again", error=self._trouble, check=setting, failures=failures)
                 self._stopping.wait(pause_seconds)
         _log.info("audit ended")
+
+    def _describe(self, error: psycopg.OperationalError | KafkaException) -> str:
+        """One line. What a call to Kafka raises says little; the client's last own word says why."""
+        if isinstance(error, psycopg.Error):
+            return " ".join(str(error).split())
+        return "; ".join(dict.fromkeys(text for text in (error.args[0].str(), self._client_error) if text))
+
+    def _on_client_error(self, error: KafkaError) -> None:
+        self._client_error = error.str()
 
     @contextmanager
     def _opened(self) -> Iterator[_Session]:
@@ -99,8 +111,10 @@ class AuditGroup:
                     "isolation.level": "read_committed",
                     "session.timeout.ms": SESSION_TIMEOUT_MS,
                     "queued.max.messages.kbytes": QUEUED_KILOBYTES,
-                },
-                logger=logging.getLogger("librdkafka"),
+                    # Its own lines repeat themselves many times a second while a broker is away.
+                    "log_level": 0,
+                    "error_cb": self._on_client_error,
+                }
             )
             try:
                 self._check_topics(consumer)

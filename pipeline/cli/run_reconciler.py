@@ -10,6 +10,8 @@ from pipeline.ledger.pool import open_pool
 from pipeline.reconcile.loop import Reconciler
 from pipeline.settings import Settings
 
+CONNECTION_WAIT_SECONDS = 3.0
+
 
 def run_reconciler(settings: Settings) -> int:
     """Pass until SIGTERM or SIGINT, which end it after the page at hand."""
@@ -18,6 +20,8 @@ def run_reconciler(settings: Settings) -> int:
 
 async def _run(settings: Settings) -> int:
     async with open_pool(settings.postgres_conninfo, settings.postgres_pool_size, "reconciler") as pool:
+        # A pass uses one connection, so to wait for one is to wait for the database, and SIGTERM waits too.
+        pool.timeout = CONNECTION_WAIT_SECONDS
         reconciler = Reconciler(pool, settings)
         on_signal(reconciler.stop)
         async with listening("HEALTH", serve_health(settings.health_host, settings.health_port, reconciler.ready)):

@@ -19,7 +19,7 @@ from pipeline.reconcile.wakeups import WakeUps, listen
 from pipeline.settings import Settings
 
 NOTIFY_SPACING_SECONDS = 0.02
-"""Shortest time between two passes that found nothing: a storm of NOTIFYs is not a storm of passes."""
+"""Shortest time from a pass that left nothing undone to the next: a storm of NOTIFYs is not a storm of passes."""
 
 _log = structlog.get_logger(__name__)
 
@@ -83,6 +83,7 @@ class Reconciler:
             _log.warning(
                 "pass failed, trying again",
                 error=" ".join(str(error).split()),
+                check="OUTRIDER_POSTGRES_DSN",
                 failures=self._failures,
                 pause_seconds=round(pause_seconds, 2),
             )

@@ -17,14 +17,12 @@ from pipeline.ledger.pool import Connection, Pool
 from pipeline.ledger.reconcile import Moved, count_run, dispatch_page, finish_run, start_run
 
 RUN_KIND = "reconcile"
-REASONS = 3
-"""Due, lost, lease expired: a page takes up to its size of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassLimits:
     page_rows: int
-    """Rows of each reason in one transaction."""
+    """Rows in one transaction."""
     pass_rows: int
     """Rows after which the pass ends."""
     window_seconds: float
@@ -76,7 +74,7 @@ async def run_pass(
     moved = Moved()
     is_complete = False
     try:
-        while page_rows := rows_per_reason(limits, moved.total):
+        while page_rows := min(limits.page_rows, limits.pass_rows - moved.total):
             async with pool.connection() as connection, connection.transaction():
                 page = await dispatch_page(connection, page_rows=page_rows, window_seconds=limits.window_seconds)
                 page_run_id = run_id
@@ -100,18 +98,6 @@ async def run_pass(
                     await _record_failure(connection, run_id, moved, error, opening)
         raise
     return PassResult(run_id, moved, is_complete)
-
-
-def rows_per_reason(limits: PassLimits, rows_moved: int) -> int:
-    """Size of the next page, for each of the reasons; 0 ends the pass, because another page might exceed its limit.
-
-    >>> limits = PassLimits(page_rows=500, pass_rows=20_000, window_seconds=10)
-    >>> rows_per_reason(limits, 0), rows_per_reason(limits, 18_500), rows_per_reason(limits, 18_501)
-    (500, 500, 0)
-    """
-    page_rows = max(1, min(limits.page_rows, limits.pass_rows // REASONS))
-    fits = rows_moved == 0 or rows_moved + REASONS * page_rows <= limits.pass_rows
-    return page_rows if fits else 0
 
 
 async def _record_failure(

@@ -46,10 +46,13 @@ async def listen(conninfo: str, call: Callable[[str], None]) -> None:
                 conninfo, autocommit=True, application_name="outrider reconciler wake-ups", keepalives_idle=30
             ) as connection:
                 await connection.execute(f"listen {CHANNEL}")
+                if failures:
+                    _log.info("wake-ups are back")
                 failures = 0
                 async for _ in connection.notifies():
                     call("notify")
         except psycopg.OperationalError as error:
             failures += 1
-            _log.warning("wake-ups lost, timer goes on", error=" ".join(str(error).split()), failures=failures)
+            if failures == 1:  # the passes tell of a database that stays away
+                _log.warning("wake-ups lost, timer goes on", error=" ".join(str(error).split()))
         await asyncio.sleep(backoff_seconds(failures))
