@@ -11,8 +11,8 @@ from pipeline.offsets.errors import OffsetsError
 from pipeline.offsets.places import Bounds, Place
 
 OFFSET_MAX = 2**63 - 1
-_ISO_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
-_SHORT_DURATION = re.compile(r"(\d+)(d|h|m|s)")
+_ISO_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII)
+_SHORT_DURATION = re.compile(r"(\d+)(d|h|m|s)", re.ASCII)
 _UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 
 
@@ -133,6 +133,6 @@ def parse_duration(text: str) -> timedelta:
 def parse_scope(text: str) -> tuple[str, tuple[int, ...] | None]:
     """`topic`, or `topic:0,2` for some of its partitions (None: all). Raises OffsetsError."""
     topic, colon, numbers = text.partition(":")
-    if not topic or (colon and not re.fullmatch(r"\d{1,9}(,\d{1,9})*", numbers)):
+    if not topic or (colon and not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*", numbers)):
         raise OffsetsError(f"{text!r} is no scope: write TOPIC, or TOPIC:0,2 for some of its partitions")
     return topic, tuple(sorted({int(number) for number in numbers.split(",")})) if colon else None
