@@ -84,6 +84,14 @@ class TopicRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Quarantined:
+    """A record that a worker or the connector could not make sense of. The demo sends none such."""
+
+    delivery_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Kill:
     """A component ended by SIGKILL and started again."""
 
@@ -121,6 +129,7 @@ class Facts:
     outbox: Sequence[OutboxRow] = ()
     dispatches: Sequence[TopicRecord] = ()
     attempt_records: Sequence[TopicRecord] = ()
+    quarantined: Sequence[Quarantined] = ()
     receipts: Sequence[Receipt] = ()
     kills: Sequence[Kill] = ()
     kills_planned: int = 0

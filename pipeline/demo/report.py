@@ -94,6 +94,8 @@ class Report:
     """Records in the dispatch topic, each of which must be one outbox row."""
     dispatch_reasons: dict[str, int]
     """How many of them for which reason. `lost` ones were handed over again because no worker claimed them in time."""
+    quarantined: int
+    """Records that a worker or the connector put into the quarantine topic."""
     kills: list[Kill]
     commit_to_receipt_ms: Percentiles
     """From the return of the commit to the first receipt, over healthy destinations and without deliver_at.
@@ -125,6 +127,7 @@ def compare(facts: Facts) -> Report:
             _bodies(facts),
             _topic("dispatch", facts.dispatches, [row.message_id for row in facts.outbox]),
             _topic("attempts", facts.attempt_records, [attempt.attempt_id for attempt in facts.attempts]),
+            _quarantined(facts),
             _rolled_back(facts),
             _readmissions(facts),
             _business_rows(facts),
@@ -164,6 +167,7 @@ def compare(facts: Facts) -> Report:
         invalid_signatures=len(facts.receipts) - len(valid),
         dispatches=len(facts.dispatches),
         dispatch_reasons=dict(Counter(row.reason for row in facts.outbox)),
+        quarantined=len(facts.quarantined),
         kills=list(facts.kills),
         commit_to_receipt_ms=_percentiles(latency for _, latency in _latencies(facts)),
         commit_to_receipt_ms_before_kills=_percentiles(
@@ -312,6 +316,12 @@ def _topic(topic: str, records: Sequence[TopicRecord], rows: Sequence[str]) -> I
     for record_id, count in counts.items():
         if count > 1:
             yield Finding("topic_repeated", record_id, f"{count} times in the {topic} topic")
+
+
+def _quarantined(facts: Facts) -> Iterator[Finding]:
+    """Every record was understood by those who read it."""
+    for record in facts.quarantined:
+        yield Finding("quarantined", record.delivery_id or "(none)", record.reason)
 
 
 def _rolled_back(facts: Facts) -> Iterator[Finding]:

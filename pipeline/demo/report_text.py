@@ -24,6 +24,7 @@ def as_text(report: Report) -> str:
         "identity changes": report.identity_changes,
         "body mismatches": report.body_mismatches,
         "invalid signatures": report.invalid_signatures,
+        "quarantined": report.quarantined,
     }
     rows = {
         "admitted": f"{report.admitted} deliveries of {report.events} events",

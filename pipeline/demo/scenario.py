@@ -23,7 +23,7 @@ from pipeline.demo.receipts import ReceiptTail
 from pipeline.demo.receiver import Hook
 from pipeline.demo.receiver_process import ReceiverProcess
 from pipeline.demo.site import Site
-from pipeline.demo.topic_view import attempt_of, dispatch_of, read_to_end, wait_for_records
+from pipeline.demo.topic_view import attempt_of, dispatch_of, quarantined_of, read_to_end, wait_for_records
 from pipeline.demo.watch import Watch
 from pipeline.stack.child_process import ChildProcess
 
@@ -142,7 +142,7 @@ class Scenario:
         self._picture.note("stopping the workers and the reconciler, so that the books stand still")
         _stop((*site.workers, site.reconciler))
         evidence = read_evidence(site.admin_dsn)
-        self._picture.note("reading both topics to the end")
+        self._picture.note("reading the topics to the end")
         attempt_ids = [attempt.attempt_id for attempt in evidence.attempts]
         message_ids = [row.message_id for row in evidence.outbox]
         wait_for_records(site.kafka, site.dispatch_topic, dispatch_of, message_ids, PUBLISH_SECONDS)
@@ -167,6 +167,7 @@ class Scenario:
             outbox=evidence.outbox,
             dispatches=read_to_end(site.kafka, site.dispatch_topic, dispatch_of),
             attempt_records=read_to_end(site.kafka, site.attempts_topic, attempt_of),
+            quarantined=read_to_end(site.kafka, site.quarantine_topic, quarantined_of),
             receipts=watch.receipts,
             kills=self._killer.kills,
             kills_planned=self._killer.planned,

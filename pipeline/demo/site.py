@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.stack.child_process import ChildProcess, OnStart
 from pipeline.stack.development_stack import Announce, DevelopmentStack
-from topics.declarations import ATTEMPTS, DISPATCH
+from topics.declarations import ATTEMPTS, DISPATCH, QUARANTINE
 
 PARTS = ("kafka", "postgres", "connector", "worker", "reconciler")
 WORKERS = 2
@@ -39,6 +39,7 @@ class Site:
     """librdkafka's configuration with addresses and security."""
     dispatch_topic: str
     attempts_topic: str
+    quarantine_topic: str
     workers: tuple[ChildProcess, ...]
     """Each named as its worker_id."""
     connector: ChildProcess
@@ -66,6 +67,7 @@ def embedded_site(folder: Path, announce: Announce) -> Iterator[Site]:
             kafka={"bootstrap.servers": stack.servers.bootstrap_servers},
             dispatch_topic=f"{TOPIC_PREFIX}.{DISPATCH}",
             attempts_topic=f"{TOPIC_PREFIX}.{ATTEMPTS}",
+            quarantine_topic=f"{TOPIC_PREFIX}.{QUARANTINE}",
             workers=tuple(process for name, process in processes.items() if name.startswith("worker")),
             connector=processes["connector"],
             reconciler=processes["reconciler"],

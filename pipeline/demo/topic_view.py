@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from pipeline.demo.errors import DemoError
-from pipeline.demo.facts import TopicRecord
+from pipeline.demo.facts import Quarantined, TopicRecord
 from topics.codecs import RecordError, decode_attempt, decode_dispatch
 
 METADATA_SECONDS = 10.0
@@ -18,8 +18,10 @@ READ_SECONDS = 60.0
 BATCH = 1000
 POLL_SECONDS = 0.5
 
+T = TypeVar("T")
 
-def read_to_end(kafka: Mapping[str, Any], topic: str, to_record: Callable[[Message], TopicRecord]) -> list[TopicRecord]:
+
+def read_to_end(kafka: Mapping[str, Any], topic: str, to_record: Callable[[Message], T]) -> list[T]:
     """Every record that is committed now, partition by partition interleaved.
 
     `kafka` is librdkafka's configuration with addresses and security. Raises DemoError when the end is not reached
@@ -39,7 +41,7 @@ def read_to_end(kafka: Mapping[str, Any], topic: str, to_record: Callable[[Messa
         partitions = consumer.list_topics(topic, timeout=METADATA_SECONDS).topics[topic].partitions
         consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
         unread = set(partitions)
-        records: list[TopicRecord] = []
+        records: list[T] = []
         deadline = time.monotonic() + READ_SECONDS
         while unread:
             if time.monotonic() > deadline:
@@ -99,6 +101,16 @@ def attempt_of(message: Message) -> TopicRecord:
         event_id=attempt.event_id,
         body_sha256=attempt.payload_sha256.hex(),
     )
+
+
+def quarantined_of(message: Message) -> Quarantined:
+    """A record of the quarantine topic."""
+    headers = {name: value for name, value in _headers(message) if value is not None}
+    return Quarantined(_text(headers.get("delivery_id", b"")), _text(headers.get("quarantine_reason", b"")))
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def _headers(message: Message) -> list[tuple[str, bytes | str | None]]:

@@ -54,6 +54,7 @@ def site(
         kafka={"bootstrap.servers": settings["kafka_bootstrap_servers"]},
         dispatch_topic=f"{settings['topic_prefix']}.dispatch",
         attempts_topic=f"{settings['topic_prefix']}.attempts",
+        quarantine_topic=f"{settings['topic_prefix']}.quarantine",
         connector=component("connector", **sizes),
         workers=tuple(component("worker", **sizes, worker_id=f"worker-{number}") for number in (2, 3)),
         reconciler=component("reconciler", **sizes),

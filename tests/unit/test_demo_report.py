@@ -18,6 +18,7 @@ from pipeline.demo.facts import (
     LedgerAttempt,
     LedgerDelivery,
     OutboxRow,
+    Quarantined,
     Readmission,
     RolledBack,
     TopicRecord,
@@ -278,6 +279,11 @@ DEFECTS: dict[str, tuple[Change, str, str]] = {
         "attempt-3-1",
     ),
     "attempt that no row made": (adding("attempt_records", published(attempt(7))), "topic_unknown", "attempt-7-1"),
+    "put into quarantine": (
+        adding("quarantined", Quarantined("dlv_2", "the ledger has no such delivery")),
+        "quarantined",
+        "dlv_2",
+    ),
     "rolled back, in the ledger": (adding_key("event_ids", "event-9"), "rolled_back_seen", "event-9"),
     "rolled back, in the business table": (adding_key("business_rows", "9"), "rolled_back_seen", "event-9"),
     "rolled back, in the dispatch topic": (adding("dispatches", dispatch(9)), "rolled_back_seen", "event-9"),
@@ -331,6 +337,7 @@ def test_a_defect_is_found_by_id(name: str) -> None:
         ("rolled back, at a receiver", "rolled_back_seen"),
         ("admitted again as new", "duplicates_admitted"),
         ("bad signature", "invalid_signatures"),
+        ("put into quarantine", "quarantined"),
     ],
 )
 def test_the_figure_of_a_defect_counts_it(defect: str, figure: str) -> None:
