@@ -19,7 +19,7 @@ from connectors.postgres.slot import check_server, read_slot
 from connectors.postgres.snapshot import import_snapshot, read_table
 from connectors.publisher import Publisher
 from connectors.router import BoundRoute, Router, bind
-from connectors.start_plan import StartKind, plan_start
+from connectors.start_plan import StartKind, check_slot, plan_start
 from connectors.status import ConnectorStatus
 from connectors.stop import StopSignal
 from connectors.streaming import Streaming
@@ -72,6 +72,7 @@ class Session:
         check_server(replication.connection, config.publication, tables)
         slot = read_slot(replication.connection, config.slot)
         if slot is not None:
+            check_slot(config.slot, identity, slot)
             self._stream = self._start_stream(replication)
         size_max = record_bytes_max(config.kafka, config.topics, self._while_waiting)
         sink = self._open_sink(config.transaction_timeout_seconds, size_max)

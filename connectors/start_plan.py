@@ -34,12 +34,7 @@ class StartPlan:
 
 def plan_start(slot: str, identity: ServerIdentity, state: SlotState | None, position: Position | None) -> StartPlan:
     """What to do at start. Raises ConfigurationError where no start keeps the promise."""
-    again = (
-        "To publish every row that the tables still hold once more, configure another slot name"
-        f" and drop this slot: select pg_drop_replication_slot('{slot}')"
-    )
-    if state is not None:
-        _check_slot(slot, identity, state, again)
+    again = _how_to_publish_again(slot)
     if position is None:
         if state is None:
             return StartPlan(StartKind.CREATE, "neither a slot nor a position is there")
@@ -74,12 +69,21 @@ def plan_start(slot: str, identity: ServerIdentity, state: SlotState | None, pos
     return StartPlan(StartKind.RESUME, f"rows up to {at} are published")
 
 
-def _check_slot(slot: str, identity: ServerIdentity, state: SlotState, again: str) -> None:
+def check_slot(slot: str, identity: ServerIdentity, state: SlotState) -> None:
+    """Raises ConfigurationError for a slot that cannot be streamed from, before anything is tried with it."""
     if state.plugin != "pgoutput" or state.database != identity.database:
         raise ConfigurationError(
             f"slot {slot} belongs to plugin {state.plugin} in database {state.database}: configure another slot name"
         )
     if state.wal_status == "lost":
         raise ConfigurationError(
-            f"slot {slot} was invalidated (max_slot_wal_keep_size): its WAL is gone, rows may be missing. {again}"
+            f"slot {slot} was invalidated (max_slot_wal_keep_size): its WAL is gone, rows may be missing."
+            f" {_how_to_publish_again(slot)}"
         )
+
+
+def _how_to_publish_again(slot: str) -> str:
+    return (
+        "To publish every row that the tables still hold once more, configure another slot name"
+        f" and drop this slot: select pg_drop_replication_slot('{slot}')"
+    )

@@ -13,6 +13,7 @@ from connectors.errors import TransientError
 from connectors.kafka.position import Position
 from connectors.kafka.sink import TransactionalSink
 from connectors.postgres.framing import XLOG_HEADER_BYTES
+from connectors.postgres.lsn import format_lsn
 from connectors.postgres.pgoutput import (
     Begin,
     Commit,
@@ -80,6 +81,7 @@ class Streaming:
         Raises TransientError where a side fails, DecodeError, RouteError or TextFormNeededError.
         """
         self._status.enter("streaming")
+        _log.info("streaming", slot=self._stored.slot, lsn=format_lsn(self._stored.lsn), row=self._stored.row)
         self._stream.confirm(self._safe_lsn, now=True)
         next_buffered, decode, on_insert = self._stream.next_buffered, Decoder().decode, self._on_insert
         until_duties = MESSAGES_BETWEEN_DUTIES

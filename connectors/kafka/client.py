@@ -57,6 +57,10 @@ class ClientErrors:
             return ConfigurationError(f"Kafka refuses the connection: {one_line(self._login.str())}")
         if error is not None and error.code() in NOT_ALLOWED:
             return ConfigurationError(f"Kafka does not allow the connector to {what}: {one_line(error.str())}")
+        if error is not None and error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+            return ConfigurationError(
+                "the brokers' transaction.max.timeout.ms is shorter than the connector's transactions may take"
+            )
         causes = [cause for cause in (error, self._last) if cause is not None]
         texts = dict.fromkeys(one_line(cause.str()) for cause in causes)
         return TransientError(f"Kafka did not {what}: {'; '.join(texts) or 'no answer'}")

@@ -16,7 +16,7 @@ import msgspec
 from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # public, but not declared so
 
-from connectors.errors import MissingTopicError, TransientError
+from connectors.errors import ConfigurationError, MissingTopicError, TransientError
 from connectors.kafka.client import (
     ADMIN_TIMEOUT_SECONDS,
     ClientErrors,
@@ -66,7 +66,8 @@ def read_position(
     """The last committed position under ``key``, or None where there never was one.
 
     Call it after the producer was fenced, so that no transaction of an older connector can still end.
-    Raises MissingTopicError, or TransientError where the end is not reached in time.
+    Raises MissingTopicError, ConfigurationError for a value that is no position, or TransientError where the
+    end is not reached in time.
     """
     end = _end_offset(kafka, topic, while_waiting)
     reader = _PositionReader(kafka, topic, end, time.monotonic() + deadline_seconds, while_waiting)
@@ -74,7 +75,10 @@ def read_position(
     found = reader.last_value(key, tail) if end > 0 else None
     if found is None and tail > 0:
         found = reader.last_value(key, OFFSET_BEGINNING)
-    return None if found is None else decode_position(found)
+    try:
+        return None if found is None else decode_position(found)
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(f"the position in topic {topic} cannot be read ({error}): who wrote it?") from None
 
 
 def _end_offset(kafka: Mapping[str, Any], topic: str, while_waiting: Callable[[], None]) -> int:

@@ -27,7 +27,7 @@ class RecordTooLargeError(Exception):
 
 
 def record_bytes_max(kafka: Mapping[str, Any], topics: Iterable[str], while_waiting: Callable[[], None]) -> int:
-    """The size of record that each of these topics takes, by their ``max.message.bytes``.
+    """The size of record that each of these topics takes, by their ``max.message.bytes``, and that fits our buffer.
 
     Raises MissingTopicError for the first that does not exist, TransientError where Kafka does not answer,
     ConfigurationError where it refuses to.
@@ -49,7 +49,7 @@ def record_bytes_max(kafka: Mapping[str, Any], topics: Iterable[str], while_wait
         except TimeoutError:
             raise errors.explain(f"describe topic {topic}", None) from None
         limits.append(int(config["max.message.bytes"].value))
-    return max(1, min(limits) - FRAMING_BYTES)
+    return max(1, min(*limits, BUFFER_KIB * 1024 // 4) - FRAMING_BYTES)
 
 
 class TransactionalSink:

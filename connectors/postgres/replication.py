@@ -194,7 +194,7 @@ def _start_error(slot: str, result: PGresult) -> Exception:
     if sqlstate == "55006":
         return SlotActiveError(message)
     if sqlstate == "55000":
-        return ConfigurationError(f"slot {slot} cannot be read any more ({message}): drop it and start again")
+        return ConfigurationError(f"slot {slot} cannot be streamed from: {message}")
     if sqlstate == "42501":
         return ConfigurationError(f"the role may not stream ({message}): alter role ... replication")
     return TransientError(f"PostgreSQL does not stream from slot {slot}: {message}")

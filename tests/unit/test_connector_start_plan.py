@@ -11,7 +11,7 @@ from connectors.errors import ConfigurationError
 from connectors.kafka.position import Position
 from connectors.postgres.replication import ServerIdentity
 from connectors.postgres.slot import SlotState
-from connectors.start_plan import StartKind, plan_start
+from connectors.start_plan import StartKind, check_slot, plan_start
 
 IDENTITY = ServerIdentity(system_id="77", timeline=2, database="shop")
 SLOT = SlotState(plugin="pgoutput", database="shop", confirmed_lsn=0x1000, wal_status="reserved")
@@ -49,9 +49,6 @@ def test_what_fits_together_is_planned(state: SlotState | None, stored: Position
         (SLOT, None, "Kafka holds no position of it"),
         (None, POSITION, "slot s is gone although rows up to 0/1000 are published"),
         (slot(confirmed_lsn=0x1001), POSITION, "slot s begins at 0/1001, behind the published 0/1000"),
-        (slot(wal_status="lost"), POSITION, "was invalidated"),
-        (slot(plugin="wal2json"), POSITION, "belongs to plugin wal2json"),
-        (slot(database="other"), POSITION, "in database other"),
         (SLOT, position(system_id="78"), "PostgreSQL system 78, this is 77"),
         (SLOT, position(timeline=3), "left behind by a failover"),
     ],
@@ -61,3 +58,21 @@ def test_what_could_lose_or_repeat_rows_is_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match=reason):
         plan_start("s", IDENTITY, state, stored)
+
+
+def test_a_slot_as_it_should_be_may_be_streamed_from() -> None:
+    check_slot("s", IDENTITY, SLOT)
+    check_slot("s", IDENTITY, slot(wal_status="extended"))
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (slot(wal_status="lost"), "was invalidated"),
+        (slot(plugin="wal2json"), "belongs to plugin wal2json"),
+        (slot(database="other"), "in database other"),
+    ],
+)
+def test_a_slot_that_cannot_be_streamed_from_is_refused(state: SlotState, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        check_slot("s", IDENTITY, state)
