@@ -12,6 +12,7 @@ from psycopg.rows import dict_row
 
 from pipeline.core.ids import message_identity
 from pipeline.ledger.pool import Pool, open_pool
+from pipeline.ledger.queries import query
 from pipeline.ledger.reconcile import Moved
 from pipeline.ledger.reports import oldest_due_seconds
 from pipeline.reconcile.passes import PassLimits, run_pass
@@ -136,31 +137,33 @@ async def test_a_destination_is_given_no_more_than_it_can_start(pool: Pool, conn
 
 
 async def test_pages_and_passes_are_bounded(pool: Pool, connection: psycopg.Connection) -> None:
-    for destination_id in ("a", "b", "c", "d"):
-        add_destination(connection, destination_id, start_rate_per_second=1_000, burst=1_000)
-        add_due(connection, 10, destination_id)
-    limits = PassLimits(page_rows=4, pass_rows=24, window_seconds=10)
+    for n in range(10):
+        add_delivery(connection, f"due-{n}", "pending", next_attempt_at=PAST)
+        add_delivery(connection, f"lost-{n}", "enqueued", lost_after=PAST)
+        add_delivery(connection, f"expired-{n}", "leased", lease_until=PAST)
+    limits = PassLimits(page_rows=4, pass_rows=22, window_seconds=10)
 
     result = await run_pass(pool, limits, woken_by="timer")
 
-    assert 0 < result.moved.due <= 24
+    assert result.moved.total == 22
     assert not result.is_complete
-    sizes = connection.execute(
-        "select count(*) from outrider.dispatch_outbox where reason = 'due' group by xmin::text"
+    # Each transaction wrote one page.
+    pages = connection.execute(
+        "select count(*) from outrider.dispatch_outbox where reason <> 'admitted' group by xmin::text order by 1 desc"
     ).fetchall()
-    assert len(sizes) >= 3
-    assert all(size <= 4 for (size,) in sizes)
+    assert [rows for (rows,) in pages] == [4, 4, 4, 4, 4, 2]
+    rest = await run_pass(pool, limits, woken_by="backlog")
+    assert result.moved + rest.moved == Moved(due=10, lost=10, lease_expired=10)
+    assert rest.is_complete
 
 
-async def test_passes_one_after_the_other_get_through(pool: Pool, connection: psycopg.Connection) -> None:
-    add_due(connection, 40)
-    limits = PassLimits(page_rows=50, pass_rows=5, window_seconds=10)
-    moved = 0
-    while passed := (await run_pass(pool, limits, woken_by="timer")).moved.total:
-        assert passed <= 5
-        moved += passed
-        take_from_transport(connection)
-    assert moved == 40
+async def test_a_page_locks_no_more_than_it_moves(database: str, pool: Pool, connection: psycopg.Connection) -> None:
+    add_due(connection, 10)
+    with psycopg.connect(database) as first:
+        parameters = {"page_rows": 3, "window_seconds": 10.0}
+        assert first.execute(query("reconcile", "dispatch_page"), parameters).fetchone() == (3, 0, 0)
+        # What the page did not take is free for another.
+        assert (await run_pass(pool, LIMITS, woken_by="timer")).moved == Moved(due=7)
 
 
 async def test_a_pass_stops_after_the_page_at_hand(pool: Pool, connection: psycopg.Connection) -> None:
