@@ -69,6 +69,7 @@ TRANSITIONS = (
     Transition(State.ENQUEUED, State.PENDING, Actor.WORKER, "message's dispatch_seq is current; reason and time kept"),
     Transition(State.LEASED, State.ENQUEUED, Actor.RECONCILER, "lease expired; dispatch_seq + 1"),
     Transition(State.ENQUEUED, State.ENQUEUED, Actor.RECONCILER, "lost in the transport; dispatch_seq + 1"),
+    Transition(State.PENDING, State.DEAD, Actor.OPERATOR, "cancelled, recorded in its run"),
     Transition(State.DEAD, State.ENQUEUED, Actor.OPERATOR, "replay, recorded in its run"),
     Transition(State.SUCCEEDED, State.ENQUEUED, Actor.OPERATOR, "forced replay, recorded in its run"),
 )

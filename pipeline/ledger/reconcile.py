@@ -29,7 +29,7 @@ class Moved:
 
 
 async def dispatch_page(connection: Connection, *, page_rows: int, window_seconds: float) -> Moved:
-    """Move at most ``page_rows`` deliveries of each reason, with their outbox rows, in the caller's transaction.
+    """Move at most ``page_rows`` deliveries, with their outbox rows, in the caller's transaction.
 
     Rows that another session holds are passed over. A destination gets no more than it can start in
     ``window_seconds``, less what is on its way already.

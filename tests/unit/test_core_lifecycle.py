@@ -19,6 +19,7 @@ LEGAL = {
     ("enqueued", "pending", "worker"),
     ("leased", "enqueued", "reconciler"),
     ("enqueued", "enqueued", "reconciler"),
+    ("pending", "dead", "operator"),
     ("dead", "enqueued", "operator"),
     ("succeeded", "enqueued", "operator"),
 }

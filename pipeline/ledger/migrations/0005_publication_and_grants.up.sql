@@ -23,7 +23,7 @@ grant insert, update, delete on outrider.destination, outrider.destination_pace,
                                 outrider.subscription
   to outrider_operator;
 grant update (state, dispatch_seq, dispatches_lost, next_attempt_at, lost_after, leased_at, lease_until, lease_owner,
-              waiting_reason, settled_at)
+              waiting_reason, last_outcome, settled_at)
   on outrider.delivery to outrider_operator;
 grant insert on outrider.dispatch_outbox to outrider_operator;
 grant insert, update on outrider.run to outrider_operator;

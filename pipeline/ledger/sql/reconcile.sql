@@ -10,7 +10,8 @@ with setting as materialized (
   select x.destination_id, capacity.rows - on_the_way.rows as rows
   from outrider.destination x
   cross join lateral (
-    select least(%(page_rows)s, ceil(x.start_rate_per_second * %(window_seconds)s) + x.burst)::bigint as rows
+    -- Bounded, because what is on the way is counted up to it.
+    select least(50000, ceil(x.start_rate_per_second * %(window_seconds)s) + x.burst)::bigint as rows
   ) capacity
   cross join lateral (
     select count(*) as rows
@@ -33,7 +34,7 @@ with setting as materialized (
       and d.state = 'pending'
       and d.next_attempt_at <= statement_timestamp()
     order by d.next_attempt_at
-    limit greatest(r.rows, 0)
+    limit least(greatest(r.rows, 0), %(page_rows)s)
     for update skip locked
   ) d
   limit %(page_rows)s
@@ -47,7 +48,7 @@ with setting as materialized (
       and d.state = 'enqueued'
       and d.lost_after <= statement_timestamp()
     order by d.lost_after
-    limit greatest(r.rows, 0)
+    limit least(greatest(r.rows, 0), %(page_rows)s)
     for update skip locked
   ) d
   limit %(page_rows)s
@@ -60,11 +61,13 @@ with setting as materialized (
   limit %(page_rows)s
   for update skip locked
 ), picked as (
-  select 'due' as reason, * from due
+  -- The parts above are computed, and their rows locked, only as far as this limit pulls them.
+  select 'lease_expired' as reason, * from expired
+  union all
+  select 'due', * from due
   union all
   select 'lost', * from lost
-  union all
-  select 'lease_expired', * from expired
+  limit %(page_rows)s
 ), moved as (
   update outrider.delivery d
   set state = 'enqueued',
