@@ -13,12 +13,12 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from pipeline.stack.login_roles import GROUPS
 from tests.support.ledger_rows import connect
 
 ROOT = Path(__file__).resolve().parents[2]
-COMPONENTS = ("application", "connector", "worker", "auditor", "operator")
 # A password is a file's content, whatever it holds but a line end.
-PASSWORDS = {component: f"pä'ss\"w$o\\rd `{component}` %s" for component in COMPONENTS}
+PASSWORDS = {component: f"pä'ss\"w$o\\rd `{component}` %s" for component in GROUPS}
 
 
 def psql_folder() -> Path | None:
@@ -51,7 +51,7 @@ def logins(database: str, tmp_path: Path) -> Iterator[str]:
         "POSTGRES_DB": str(address["dbname"]),
         "SECRETS_DIRECTORY": str(tmp_path),
     }
-    names = [f"outrider_{component}_login" for component in COMPONENTS]
+    names = [f"outrider_{component}_login" for component in GROUPS]
     try:
         subprocess.run([ROOT / "deploy" / "create-logins.sh"], env=environment, check=True, timeout=60)
         yield database

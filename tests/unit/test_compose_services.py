@@ -17,6 +17,7 @@ from pipeline.cli import build_app
 from pipeline.cli.run_commands import Component
 from pipeline.cli.settings_commands import contradictions, unknown_variables
 from pipeline.settings import FILE_SUFFIX, PREFIX, Settings, load_settings
+from pipeline.stack.login_roles import LOGIN_OF_COMPONENT
 from tests.fixtures.containers import KAFKA_IMAGE, POSTGRES_IMAGE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,18 +91,24 @@ def test_every_secret_is_declared_and_used() -> None:
 def test_each_component_connects_as_the_login_of_its_rights(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    group = {"reconciler": "worker", "audit": "auditor", "api": "operator"}.get(name, name)
+    group = LOGIN_OF_COMPONENT.get(name, name)
     conninfo = settings_of(name, monkeypatch, tmp_path).postgres_conninfo
     assert f"user=outrider_{group}_login" in conninfo
     assert environment(name)["OUTRIDER_POSTGRES_PASSWORD_FILE"] == f"/run/secrets/{group}_password"
 
 
-def test_the_group_roles_are_those_of_the_schema() -> None:
-    roles = (ROOT / "pipeline/ledger/migrations/0001_roles.up.sql").read_text()
+def test_the_logins_are_of_the_schemas_group_roles() -> None:
     script = (ROOT / "deploy" / "create-logins.sh").read_text()
     made = re.search(r"for component in (.+); do", script)
     assert made is not None
-    assert {f"outrider_{component}" for component in made[1].split()} == set(re.findall(r"'(outrider_[a-z]+)'", roles))
+    migrations = "".join(file.read_text() for file in (ROOT / "pipeline/ledger/migrations").glob("*.up.sql"))
+    created = re.search(r"foreach wanted in array array\[(.+?)\]", migrations, re.DOTALL)
+    assert created is not None
+    roles = {
+        *re.findall(r"'(outrider_[a-z]+)'", created[1]),
+        *re.findall(r"create role (outrider_[a-z]+) ", migrations),
+    }
+    assert {f"outrider_{component}" for component in made[1].split()} == roles
 
 
 @pytest.mark.parametrize("name", LONG_RUNNING)
