@@ -166,6 +166,24 @@ class Settings(BaseSettings):
     # --- HTTP listeners -----------------------------------------------------------------
     api_host: str = Field("127.0.0.1", description="Address of the API.")
     api_port: int = Field(8080, ge=0, le=65_535, description="Port of the API; 0 takes a free one.")
+    api_body_bytes_max: int = Field(
+        256 * 1024, ge=1, le=64 * 1024 * 1024, description="Bytes of a request to the API, but for batches."
+    )
+    api_batch_bytes_max: int = Field(
+        4 * 1024 * 1024, ge=1, le=256 * 1024 * 1024, description="Bytes of a batch of events."
+    )
+    api_batch_items_max: int = Field(1_000, ge=1, le=10_000, description="Events in one batch.")
+    api_in_flight_max: int = Field(
+        1_024, ge=1, le=100_000, description="Requests that the API works on at once; more are turned away with 503."
+    )
+    api_buffered_bytes_max: int = Field(
+        64 * 1024 * 1024, ge=1, description="Bytes of request bodies that the API holds at once, over all requests."
+    )
+    api_receiver_networks: str = Field(
+        "",
+        description="Private networks (CIDR, separated by spaces) that destinations made over the API may lie in.",
+    )
+    api_receiver_http: bool = Field(False, description="Let destinations made over the API have URLs without TLS.")
     health_host: str = Field("127.0.0.1", description="Address of /livez, /readyz and /metrics of a component.")
     health_port: int = Field(
         0, ge=0, le=65_535, description="Port of /livez, /readyz and /metrics; 0 turns the listener off."

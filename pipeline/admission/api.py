@@ -1,80 +1,223 @@
-"""The API's application: health, metrics, and where deliveries stand."""
+"""The API's listener: who may do what, how much of it at once, and one form for every error."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
+import msgspec
 import psycopg
 import structlog
 from aiohttp import web
 
-from pipeline.admission.status import StatusReport
+from pipeline.admission import asking
+from pipeline.admission.destination_endpoints import DestinationEndpoints, Receivers
+from pipeline.admission.event_endpoints import EventEndpoints
+from pipeline.admission.gathering import Gathering
+from pipeline.admission.http_protocol import Connection, connection_factory
+from pipeline.admission.intake import Door
+from pipeline.admission.key_ring import Caller, KeyRing
+from pipeline.admission.metrics import REQUEST_SECONDS, REQUESTS
+from pipeline.admission.openapi import document
+from pipeline.admission.operations import OPERATIONS, Operation
+from pipeline.admission.probe import DatabaseProbe
+from pipeline.admission.problems import Kind, Refusal, unavailable
+from pipeline.admission.reading_endpoints import ReadingEndpoints
 from pipeline.health import health_routes
 from pipeline.ledger.pool import Pool
 
-PROBE_SECONDS = 1.0
-ANSWER_SECONDS = 5.0
+ANSWER_SECONDS = 60.0
+"""Whatever a handler waits for has a shorter bound of its own; this one is for what was forgotten."""
+SHUTDOWN_SECONDS = 15.0
 
 _log = structlog.get_logger(__name__)
+Handler = Callable[[web.Request, Caller], Awaitable[web.Response]]
 
 
-class DatabaseProbe:
-    """Asks the database every second, so that a question about readiness waits for nothing."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiLimits:
+    """Over all keys, in one process."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._trouble = "the database has not answered yet"
-
-    def ready(self) -> tuple[bool, str]:
-        return (False, self._trouble) if self._trouble else (True, "the database answers")
-
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            try:
-                async with asyncio.timeout(ANSWER_SECONDS), self._pool.connection() as connection:
-                    await connection.execute("select from outrider.ledger_setting")
-                trouble = ""
-            except TimeoutError:
-                trouble = f"the database does not answer within {ANSWER_SECONDS:g} s"
-            except psycopg.Error as error:
-                trouble = " ".join(str(error).split())
-            if trouble != self._trouble:
-                _log.info("readiness changed", trouble=trouble or None)
-            self._trouble = trouble
-            await asyncio.sleep(PROBE_SECONDS)
+    body_bytes_max: int = 256 * 1024
+    batch_bytes_max: int = 4 * 1024 * 1024
+    batch_items_max: int = 1_000
+    in_flight_max: int = 1_024
+    buffered_bytes_max: int = 64 * 1024 * 1024
 
 
 @asynccontextmanager
-async def serve_api(host: str, port: int, pool: Pool, probe: DatabaseProbe) -> AsyncIterator[int]:
-    """Listen while the block runs; gives the port, which is a free one for port 0. Raises OSError."""
-    application = web.Application()
+async def serve_api(
+    host: str,
+    port: int,
+    pool: Pool,
+    probe: DatabaseProbe,
+    *,
+    conninfo: str,
+    receivers: Receivers,
+    limits: ApiLimits | None = None,
+) -> AsyncIterator[int]:
+    """Listen while the block runs; gives the port, which is a free one for port 0. Raises OSError.
+
+    ``conninfo`` is for acts on destinations, which take connections of their own.
+    """
+    limits = limits or ApiLimits()
+    ring = KeyRing(pool)
+    # Half of the connections commit; the others are for batches, reading, keys and the probe.
+    committers = max(1, pool.max_size // 2)
+    gathering = Gathering(pool, committers=committers)
+    door = Door(in_flight_max=limits.in_flight_max, buffered_bytes_max=limits.buffered_bytes_max)
+    destinations = DestinationEndpoints(pool, conninfo, door, receivers, body_bytes_max=limits.body_bytes_max)
+    handlers = _handlers(
+        pool, gathering, door, destinations, limits, batches_max=max(1, pool.max_size - committers - 1)
+    )
+    application = web.Application(middlewares=[_problems_for_the_router])
     application.add_routes(health_routes(probe.ready))
-    application.add_routes([web.get("/v1/status", _status_handler(StatusReport(pool)))])
-    runner = web.AppRunner(application, access_log=None, handle_signals=False)
+    application.add_routes([web.get("/openapi.json", _openapi_handler())])
+    application.add_routes(
+        [
+            web.route(operation.method, operation.path, _guarded(operation, handler, ring, door, probe))
+            for operation, handler in ((operation, handlers[operation.operation_id]) for operation in OPERATIONS)
+        ]
+    )
+    runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_SECONDS)
     await runner.setup()
-    probing = asyncio.create_task(probe.run())
     try:
-        await web.TCPSite(runner, host, port).start()
-        bound_port: int = runner.addresses[0][1]
-        _log.info("listening", url=f"http://{host}:{bound_port}")
-        yield bound_port
+        if runner.server is None:
+            raise RuntimeError("a runner that is set up has a server")
+        listener = await asyncio.get_running_loop().create_server(connection_factory(runner.server), host, port)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                running = [tasks.create_task(work) for work in (probe.run(), ring.run(), gathering.run())]
+                try:
+                    bound_port: int = listener.sockets[0].getsockname()[1]
+                    _log.info("listening", url=f"http://{host}:{bound_port}")
+                    yield bound_port
+                finally:
+                    # Who is in gets an answer: no new connections, then the requests in flight, then the commits.
+                    listener.close()
+                    await runner.cleanup()
+                    for task in running:
+                        task.cancel()
+        finally:
+            listener.close()
     finally:
-        probing.cancel()
-        with suppress(asyncio.CancelledError):
-            await probing
         await runner.cleanup()
 
 
-def _status_handler(report: StatusReport) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def status(request: web.Request) -> web.Response:
-        try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                return web.json_response(await report.current())
-        except (TimeoutError, psycopg.Error) as error:
-            _log.warning("status failed", error=" ".join(str(error).split()) or "time-out")
-            return web.json_response({"error": "the ledger does not answer"}, status=503)
+def _handlers(
+    pool: Pool,
+    gathering: Gathering,
+    door: Door,
+    destinations: DestinationEndpoints,
+    limits: ApiLimits,
+    *,
+    batches_max: int,
+) -> dict[str, Handler]:
+    events = EventEndpoints(
+        pool,
+        gathering,
+        door,
+        body_bytes_max=limits.body_bytes_max,
+        batch_bytes_max=limits.batch_bytes_max,
+        batch_items_max=limits.batch_items_max,
+        batches_max=batches_max,
+    )
+    reading = ReadingEndpoints(pool)
+    return {
+        "admitEvent": events.admit_event,
+        "admitBatch": events.admit_batch,
+        "listEvents": reading.list_events,
+        "getEvent": reading.get_event,
+        "listDeliveries": reading.list_deliveries,
+        "getDelivery": reading.get_delivery,
+        "getStatus": reading.get_status,
+        "addDestination": destinations.add,
+        "listDestinations": reading.list_destinations,
+        "getDestination": reading.get_destination,
+        "changeDestination": destinations.change,
+        "enableDestination": destinations.enable,
+        "disableDestination": destinations.disable,
+        "verifyDestination": destinations.verify,
+        "rotateSecret": destinations.rotate_secret,
+    }
 
-    return status
+
+def _guarded(
+    operation: Operation, handler: Handler, ring: KeyRing, door: Door, probe: DatabaseProbe
+) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """The handler behind key, scope and limits, with every failure as a problem."""
+    seconds = REQUEST_SECONDS.labels(operation.operation_id)
+
+    async def admitted(request: web.Request) -> web.Response:
+        caller = ring.authenticate(request.headers.get("Authorization"))
+        if operation.scope not in caller.scopes:
+            raise Refusal(
+                Kind.FORBIDDEN,
+                f"the key {caller.key_id} lacks the scope {operation.scope}",
+                field="Authorization",
+                mend="use a key with that scope",
+            )
+        with caller.meter.request():
+            asking.check_query(request, operation)
+            is_ready, trouble = probe.ready()
+            if not is_ready:
+                _log.debug("turned away", trouble=trouble)
+                raise unavailable("the database is away")
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await handler(request, caller)
+
+    async def guarded(request: web.Request) -> web.Response:
+        started = time.perf_counter()
+        try:
+            with door.request():
+                response = await admitted(request)
+        except Refusal as refusal:
+            response = refusal.response()
+        except (TimeoutError, psycopg.OperationalError) as error:
+            _log.warning(
+                "the ledger failed", operation=operation.operation_id, error=" ".join(str(error).split()) or "time-out"
+            )
+            response = unavailable("the database does not answer").response()
+        except Exception:
+            _log.exception("a request failed", operation=operation.operation_id)
+            response = Refusal(Kind.DEFECT, "the request could not be handled", mend="tell the operator").response()
+        if not request.content.is_eof():
+            # What is left of the body is not read, so the connection cannot be used again.
+            response.force_close()
+        seconds.observe(time.perf_counter() - started)
+        REQUESTS.labels(operation.operation_id, str(response.status)).inc()
+        return response
+
+    return guarded
+
+
+@web.middleware
+async def _problems_for_the_router(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    if isinstance(request.protocol, Connection):
+        request.protocol.request_begins()
+    try:
+        return await handler(request)
+    except web.HTTPMethodNotAllowed as error:
+        allow = ", ".join(sorted(error.allowed_methods))
+        return Refusal(
+            Kind.METHOD, f"{request.path} does not take {error.method}", mend=f"it takes {allow}", allow=allow
+        ).response()
+    except web.HTTPNotFound:
+        return Refusal(Kind.NOT_FOUND, "there is no such path", field="path", mend="see /openapi.json").response()
+    except web.HTTPException as error:
+        kind = Kind.MALFORMED if error.status < 500 else Kind.DEFECT
+        return Refusal(kind, error.reason, field="request", mend="see /openapi.json").response()
+
+
+def _openapi_handler() -> Callable[[web.Request], Awaitable[web.Response]]:
+    text = msgspec.json.encode(document())
+
+    async def openapi(request: web.Request) -> web.Response:
+        return web.Response(body=text, headers={"Content-Type": "application/json"})
+
+    return openapi

@@ -26,6 +26,7 @@ COMMAND_MODULES = (
     "topics_commands",
     "run_commands",
     "destination_commands",
+    "key_commands",
     "delivery_commands",
     "reconcile_commands",
     "offsets_commands",

@@ -11,7 +11,7 @@ from psycopg import sql
 
 from pipeline.stack.errors import StackError
 
-GROUPS = ("application", "connector", "worker", "operator")
+GROUPS = ("application", "connector", "worker", "auditor", "operator", "api")
 # Logical replication needs an attribute that membership in a group does not bring.
 REPLICATING = frozenset({"connector"})
 
@@ -20,8 +20,8 @@ LOGIN_OF_COMPONENT: Mapping[str, str] = MappingProxyType(
         "connector": "connector",
         "worker": "worker",
         "reconciler": "worker",
-        "audit": "worker",
-        "api": "operator",
+        "audit": "auditor",
+        "api": "api",
     }
 )
 

@@ -11,14 +11,19 @@ import aiohttp
 import psycopg
 import pytest
 
-from pipeline.admission.api import DatabaseProbe, serve_api
+from pipeline.admission.api import serve_api
+from pipeline.admission.key_tokens import new_token
+from pipeline.admission.probe import DatabaseProbe
 from pipeline.admission.status import StatusReport
+from pipeline.ledger.api_keys import Scope
 from pipeline.ledger.pool import Pool, open_pool
 from pipeline.ledger.reports import counts_by_state
 from pipeline.stack.ports import free_ports
 from tests.fixtures.components import StartComponent
+from tests.support.api_world import api, make_key, receivers_on_loopback
 from tests.support.ledger_rows import STATES, add_delivery, add_destination, connect, wait_until
 
+NOWHERE = "host=127.0.0.1 port=1 dbname=nowhere"
 PAST = "2020-01-01T00:00:00Z"
 DEADLINE_SECONDS = 30.0
 
@@ -37,14 +42,13 @@ async def pool(database: str) -> AsyncIterator[Pool]:
 
 
 @pytest.fixture
-async def api_url(pool: Pool) -> AsyncIterator[str]:
-    async with serve_api("127.0.0.1", 0, pool, DatabaseProbe(pool)) as port:
-        yield f"http://127.0.0.1:{port}"
-
-
-@pytest.fixture
-async def client(api_url: str) -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(api_url) as client:
+async def client(database: str, role_dsns: dict[str, str]) -> AsyncIterator[aiohttp.ClientSession]:
+    key = make_key(database, Scope.READ)
+    async with (
+        api(role_dsns["api"]) as url,
+        aiohttp.ClientSession(url, headers={"Authorization": f"Bearer {key}"}) as client,
+    ):
+        await wait_until_ready(client)
         yield client
 
 
@@ -55,7 +59,7 @@ async def answer(client: aiohttp.ClientSession, path: str) -> tuple[int, str]:
 
 async def wait_until_ready(client: aiohttp.ClientSession) -> None:
     async with asyncio.timeout(DEADLINE_SECONDS):
-        while (await answer(client, "/readyz"))[0] != 200:  # noqa: ASYNC110 - it is asked from outside
+        while (await answer(client, "/readyz"))[0] != 200 or (await answer(client, "/v1/events"))[0] != 200:  # noqa: ASYNC110 - it is asked from outside
             await asyncio.sleep(0.02)
 
 
@@ -110,18 +114,27 @@ async def test_readiness_follows_the_database(client: aiohttp.ClientSession) -> 
 
 
 async def test_without_a_database_it_lives_is_not_ready_and_says_so() -> None:
-    async with open_pool("host=127.0.0.1 port=1 dbname=nowhere", 1, "test") as pool:
+    async with open_pool(NOWHERE, 1, "test") as pool:
         pool.timeout = 0.2
         async with (
-            serve_api("127.0.0.1", 0, pool, DatabaseProbe(pool)) as port,
+            serve_api(
+                "127.0.0.1",
+                0,
+                pool,
+                DatabaseProbe(pool),
+                conninfo=NOWHERE,
+                receivers=receivers_on_loopback(NOWHERE),
+            ) as port,
             aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client,
         ):
             assert (await answer(client, "/livez"))[0] == 200
             assert (await answer(client, "/readyz"))[0] == 503
-            status, text = await answer(client, "/v1/status")
-            assert status == 503
-            # What is wrong inside is for the log, not for whoever asks.
-            assert json.loads(text) == {"error": "the ledger does not answer"}
+            headers = {"Authorization": f"Bearer {new_token()}"}
+            async with client.get("/v1/status", headers=headers) as response:
+                assert response.status == 503
+                assert int(response.headers["retry-after"]) >= 1
+                # What is wrong inside is for the log, not for whoever asks.
+                assert "nowhere" not in await response.text()
 
 
 async def test_metrics_are_there(client: aiohttp.ClientSession) -> None:
@@ -130,13 +143,13 @@ async def test_metrics_are_there(client: aiohttp.ClientSession) -> None:
     assert "# HELP" in text
 
 
-@pytest.mark.parametrize(("method", "path"), [("POST", "/v1/status"), ("GET", "/v1/nothing"), ("POST", "/v1/events")])
+@pytest.mark.parametrize(("method", "path"), [("POST", "/v1/status"), ("GET", "/v1/nothing"), ("DELETE", "/v1/events")])
 async def test_there_is_nothing_else(client: aiohttp.ClientSession, method: str, path: str) -> None:
     async with client.request(method, path) as response:
         assert response.status in (404, 405)
 
 
-def test_the_component_serves_with_the_operators_rights_and_ends_cleanly(component: StartComponent) -> None:
+def test_the_component_serves_with_its_own_rights_and_ends_cleanly(component: StartComponent, database: str) -> None:
     process = component("api")
     urls: list[str] = []
 
@@ -147,7 +160,8 @@ def test_the_component_serves_with_the_operators_rights_and_ends_cleanly(compone
     wait_until(listens, "it listens")
 
     async def ask() -> None:
-        async with aiohttp.ClientSession(urls[0]) as client:
+        headers = {"Authorization": f"Bearer {make_key(database)}"}
+        async with aiohttp.ClientSession(urls[0], headers=headers) as client:
             await wait_until_ready(client)
             assert (await answer(client, "/v1/status"))[0] == 200
 

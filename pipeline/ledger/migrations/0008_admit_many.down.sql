@@ -1,0 +1,1 @@
+drop function outrider.admit_many;
