@@ -384,6 +384,19 @@ def test_undo_goes_no_further_back_than_the_log(
     assert partitions_of(world) == {0: 6, 1: 4}
 
 
+def test_offsets_that_kafka_has_forgotten_come_back(
+    outrider: Outrider, plan: Callable[..., str], world: OffsetsWorld, bootstrap_servers: str
+) -> None:
+    done = outrider("offsets", "apply", plan("--to-earliest"), *NO_WATCH, "--json").json
+    # As after a week without members.
+    KafkaGroups(KafkaConnection(bootstrap_servers=bootstrap_servers)).forget(world.group)
+    assert partitions_of(world) == {}
+    undo = ("offsets", "undo", done["run_id"], "--reason", "forgotten")
+    assert "0 -> nothing" in outrider(*undo).stderr
+    assert outrider(*undo, "--even-if-moved").exit_code == 0
+    assert partitions_of(world) == {0: 6, 1: 0}
+
+
 def test_a_run_that_was_killed_in_the_middle_can_be_undone(
     outrider: Outrider,
     plan: Callable[..., str],
