@@ -97,9 +97,9 @@ def test_invariant_11_the_connector_is_killed_at_random_moments(
         # Small transactions, so that kills meet every stage of them.
         connector = component("connector", connector_transaction_rows=50)
         for kill in range(1, KILLS + 1):
-            published = len(world.read("dispatch"))
+            published = world.end("dispatch")
             wait_until(
-                lambda: len(world.read("dispatch")) > published,  # noqa: B023  # waited for in this turn
+                lambda: world.end("dispatch") > published,  # noqa: B023  # waited for in this turn
                 lambda: f"rows are published after {kill - 1} kills\n{connector.log_tail(20)}",  # noqa: B023
             )
             # The moment of the kill is the test's subject; nothing is waited for here.
@@ -117,9 +117,9 @@ def test_invariant_11_sigterm_under_load_ends_with_0_and_the_next_start_goes_on(
     with writing(database, seed=2):
         connector = component("connector")
         for _ in range(2):
-            published = len(world.read("dispatch"))
+            published = world.end("dispatch")
             wait_until(
-                lambda: len(world.read("dispatch")) > published,  # noqa: B023  # waited for in this turn
+                lambda: world.end("dispatch") > published,  # noqa: B023  # waited for in this turn
                 lambda: f"rows are published\n{connector.log_tail(20)}",
             )
             assert connector.terminate(30) == 0
@@ -136,10 +136,10 @@ def test_invariant_11_two_connectors_started_by_mistake_give_one_stream(
         second = component("connector")
         world.read_when("dispatch", 1)
         for victim in (first, second, first):
-            published = len(world.read("dispatch"))
+            published = world.end("dispatch")
             victim.kill()
             wait_until(
-                lambda: len(world.read("dispatch")) > published,  # noqa: B023  # waited for in this turn
+                lambda: world.end("dispatch") > published,  # noqa: B023  # waited for in this turn
                 lambda: f"the other goes on\n{first.log_tail(20)}\n{second.log_tail(20)}",
             )
             victim.start()
@@ -158,8 +158,8 @@ def test_invariant_11_broker_and_database_are_killed(
         committed = writer.committed
         wait_until(lambda: writer.committed > committed + 500, lambda: "rows are committed while Kafka is away")
         embedded_stack.kafka.start()
-        published = len(world.read("dispatch"))
-        wait_until(lambda: len(world.read("dispatch")) > published, lambda: "rows flow after the broker came back")
+        published = world.end("dispatch")
+        wait_until(lambda: world.end("dispatch") > published, lambda: "rows flow after the broker came back")
         embedded_stack.postgres.kill()
         embedded_stack.postgres.start()
         committed = writer.committed

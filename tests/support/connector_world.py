@@ -81,6 +81,18 @@ class ConnectorWorld:
         """All committed records of ``<prefix>.<part>`` to its present end, in the order of each partition."""
         return read_committed(self.settings.kafka_bootstrap_servers, self.settings.name(part))
 
+    def end(self, part: str) -> int:
+        """A number that grows with every transaction committed to the topic; cheap, for waiting."""
+        topic = self.settings.name(part)
+        consumer = _reader(self.settings.kafka_bootstrap_servers)
+        try:
+            return sum(
+                consumer.get_watermark_offsets(TopicPartition(topic, partition), DEADLINE_SECONDS)[1]
+                for partition in range(PARTITIONS)
+            )
+        finally:
+            consumer.close()
+
     def read_when(self, part: str, count: int) -> list[Read]:
         """The same, once there are at least so many."""
         found: list[Read] = []
@@ -115,17 +127,7 @@ def world_of(values: dict[str, object], **changes: object) -> ConnectorWorld:
 
 def read_committed(bootstrap_servers: str, topic: str) -> list[Read]:
     """Every committed record of the topic, to the end of each partition at the time of the call."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "group.id": "test-reader",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "fetch.wait.max.ms": 20,
-        }
-    )
+    consumer = _reader(bootstrap_servers)
     records: list[Read] = []
     try:
         partitions = set(consumer.list_topics(topic, timeout=DEADLINE_SECONDS).topics[topic].partitions)
@@ -142,6 +144,20 @@ def read_committed(bootstrap_servers: str, topic: str) -> list[Read]:
     finally:
         consumer.close()
     return records
+
+
+def _reader(bootstrap_servers: str) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "test-reader",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 20,
+        }
+    )
 
 
 def _read(message: Message) -> Read:
