@@ -46,6 +46,14 @@ from pipeline.settings import Settings, load_settings
 
 CSV_BYTES_MAX = 300 * ROWS_MAX
 
+
+def _named(group: str) -> str:
+    if not group:
+        raise typer.BadParameter("a group has a name")
+    return group
+
+
+Group = Annotated[str, typer.Argument(help="Consumer group.", callback=_named)]
 WaitSeconds = Annotated[
     float, typer.Option(min=0, max=3600, help="Wait so long for members to be gone: killed ones count for a while.")
 ]
@@ -66,7 +74,7 @@ def register(app: typer.Typer) -> None:
 
 
 def show(
-    group: str,
+    group: Group,
     *,
     topic: Annotated[list[str] | None, typer.Option(help="Only this topic; may be repeated.")] = None,
     count_max: Annotated[int, typer.Option(min=1, max=100_000_000, help="Messages that are read to count the lag.")] = (
@@ -80,7 +88,7 @@ def show(
 ) -> None:
     """State, members, committed offsets, and unread messages, counted by reading them without their markers."""
     settings = load_settings()
-    with _errors("nothing was changed"):
+    with _errors("the same command begins anew"):
         if as_csv:
             print(write_csv({group: _committed(KafkaGroups(settings.kafka), group, topic or [])}), end="")
             return
@@ -94,7 +102,7 @@ def show(
 
 
 def plan(
-    group: str,
+    group: Group,
     *,
     out: Annotated[Path, typer.Option(help="The plan file to write.", dir_okay=False)],
     reason: Reason,
@@ -120,7 +128,7 @@ def plan(
     """
     settings = load_settings()
     by = act(operator, reason)
-    with _errors("nothing was changed, and no plan written"), _ledger_if_delivery(settings, group) as ledger:
+    with _errors("no plan was written; the same command begins anew"), _ledger_if_delivery(settings, group) as ledger:
         request = PlanRequest(
             group=group,
             target=_target(
@@ -162,7 +170,7 @@ def apply(
 ) -> None:
     """Do what a plan says, if the group is inactive and stands where it stood; recorded as a run, and read back."""
     settings = load_settings()
-    with _errors("see outrider runs list for a run that was begun"):
+    with _errors("nothing was changed; the same command begins anew"):
         read = read_plan(plan)
         with operator_connection(settings.postgres_conninfo) as ledger:
             done = apply_plan(
@@ -192,7 +200,7 @@ def undo(
     """Put the offsets that a run moved back to where they were; a run of its own, which can be undone too."""
     settings = load_settings()
     with (
-        _errors("see outrider runs list for a run that was begun"),
+        _errors("nothing was changed; the same command begins anew"),
         operator_connection(settings.postgres_conninfo) as ledger,
     ):
         found = find_run(ledger, _run_id(run))

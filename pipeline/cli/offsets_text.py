@@ -83,7 +83,9 @@ def print_plan(plan: Plan) -> None:
     print(f"read again: {_messages(plan.rewound)}")
     print(f"skipped unread: {_messages(plan.skipped)}{'; needs --allow-skip' if plan.skipped.at_most else ''}")
     if not (plan.rewound + plan.skipped).is_exact:
-        print("offsets give an upper bound, because markers and compacted records have some: --scan counts")
+        print(
+            "offsets give an upper bound, because markers and compacted records have some: --scan counts, for --scan-seconds"
+        )
     if plan.ledger is not None:
         _print_outlook(plan.ledger)
 

@@ -67,8 +67,8 @@ def apply_plan(
     with _alone(ledger, plan.group):
         cluster_id = groups.cluster_id()
         standing = _settled(groups, plan.group, care, say)
-        committed = groups.committed(plan.group)
         places = groups.existing(move.place for move in plan.moves)
+        committed = groups.committed(plan.group, places)
         reasons = refusals(
             plan,
             cluster_id=cluster_id,
@@ -126,7 +126,7 @@ def undo_run(
     left_by_run = _positions(run.after)
     with _alone(ledger, group):
         standing = _settled(groups, group, care, say)
-        committed = groups.committed(group)
+        committed = groups.committed(group, groups.existing(to))
         reasons = undo_refusals(
             standing, to=to, left_by_run=left_by_run, committed=committed, even_if_moved=even_if_moved
         )
@@ -194,16 +194,18 @@ def _change(
     changes = {place: offset for place, offset in after.items() if before[place] != offset}
     to_set = {place: offset for place, offset in changes.items() if offset is not None}
     found: dict[Place, int | None] | None = None
-    error: str | None = "interrupted: what was changed is not known; outrider offsets show tells"
+    error: str | None = "interrupted while it changed offsets (outrider offsets show tells which)"
     try:
         refused: dict[Place, str] = {}
         if len(to_set) < len(changes):
             groups.forget(group)
         if to_set:
             refused = groups.alter(group, to_set)
-        committed = groups.committed(group)
+        committed = groups.committed(group, after)
         found = {place: committed.get(place) for place in after}
         error = _failure(refused, after, found)
+    except KeyboardInterrupt:
+        raise OffsetsError(f"{error}; run {run_id} has what was there before: outrider offsets undo {run_id}") from None
     except OffsetsError as failure:
         error = str(failure)
         raise OffsetsError(

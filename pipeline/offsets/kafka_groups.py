@@ -75,11 +75,19 @@ class KafkaGroups:
         )
         return GroupStanding(group, found.state.name.lower().replace("_", " "), members)
 
-    def committed(self, group: str) -> dict[Place, int]:
-        """Every offset that the group has committed. Waits for transactions that are about to commit some."""
+    def committed(self, group: str, places: Iterable[Place] = ()) -> dict[Place, int]:
+        """Every offset that the group has committed. Waits for transactions that are about to commit some.
+
+        Where such a transaction is the first to commit for a partition, Kafka leaves the partition out of the list of
+        all: `places` are asked for by name, so that these wait too.
+        """
+        asked = [TopicPartition(place.topic, place.partition) for place in places]
+        return self._committed(group, None) | (self._committed(group, asked) if asked else {})
+
+    def _committed(self, group: str, asked: list[TopicPartition] | None) -> dict[Place, int]:
         answer = self._ask(
             lambda: self._client.list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group)], require_stable=True, request_timeout=REQUEST_SECONDS
+                [ConsumerGroupTopicPartitions(group, asked)], require_stable=True, request_timeout=REQUEST_SECONDS
             )[group],
             f"offsets of group {group} cannot be read",
             parts=lambda found: found.topic_partitions,

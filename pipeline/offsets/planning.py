@@ -46,6 +46,7 @@ def make_plan(
     standing = groups.standing(request.group)
     committed = groups.committed(request.group)
     places = _places(groups, request, set(committed))
+    committed = groups.committed(request.group, places)
     bounds = groups.bounds(places)
     at_time = groups.offsets_at(places, request.target.at) if isinstance(request.target, ToTime) else {}
     moves = plan_moves(request.target, places, committed=committed, bounds=bounds, at_time=at_time)

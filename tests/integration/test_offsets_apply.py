@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +19,8 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartiti
 from pipeline.ledger.runs import alone
 from pipeline.offsets.kafka_groups import KafkaGroups
 from pipeline.offsets.places import Place
+from pipeline.settings import environment_of
+from pipeline.stack.component import program as command
 from tests.support.ledger_rows import connect
 from tests.support.offsets_world import OffsetsWorld, join, offsets_of, read, wait_until
 from tests.support.program import Outrider, Result, program
@@ -244,6 +249,58 @@ def test_waiting_for_members_ends(
     path = plan("--to-earliest")
     with world.member():
         refused(outrider("offsets", "apply", path, "--wait-seconds", "1", *NO_WATCH), world, ledger, "is active")
+
+
+def test_a_wait_that_is_interrupted_has_changed_nothing(
+    plan: Callable[..., str],
+    world: OffsetsWorld,
+    ledger: psycopg.Connection,
+    settings_values: dict[str, object],
+    role_dsns: dict[str, str],
+) -> None:
+    path = plan("--to-earliest")
+    with world.member():
+        process = subprocess.Popen(
+            command("offsets", "apply", path, "--wait-seconds", "300"),
+            env={**os.environ, **environment_of({**settings_values, "postgres_dsn": role_dsns["operator"]})},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stderr is not None
+        assert "waiting for 1 members" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert said.splitlines()[-1].startswith("outrider: interrupted: nothing was changed")
+    assert "Traceback" not in said
+    assert runs(ledger) == []
+    assert partitions_of(world) == {0: 6, 1: 0}
+
+
+def test_an_interrupt_in_the_middle_of_the_change_leaves_a_run_that_can_be_undone(
+    outrider: Outrider,
+    plan: Callable[..., str],
+    world: OffsetsWorld,
+    ledger: psycopg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = plan("--to-earliest")
+    alter = KafkaGroups.alter
+
+    def alter_then_stop(self: KafkaGroups, group: str, offsets: Any) -> dict[Place, str]:
+        alter(self, group, offsets)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KafkaGroups, "alter", alter_then_stop)
+        done = outrider("offsets", "apply", path, *NO_WATCH)
+    ((run_id,),) = runs(ledger)
+    assert done.exit_code == 1
+    assert f"outrider offsets undo {run_id}" in done.stderr
+    assert outrider("runs", "show", str(run_id), "--json").json["outcome"] == "failed"
+    assert partitions_of(world) == {0: 0, 1: 0}
+    assert outrider("offsets", "undo", str(run_id), "--reason", "stopped", *NO_WATCH).exit_code == 0
+    assert partitions_of(world) == {0: 6, 1: 0}
 
 
 def test_a_consumer_that_uses_assign_looks_like_no_member_and_is_noticed_by_its_commits(

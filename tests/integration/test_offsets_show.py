@@ -140,6 +140,10 @@ def test_the_export_is_the_csv_of_kafkas_tool(outrider: Outrider, world: Offsets
     assert outrider("offsets", "show", world.group, "--csv", "--topic", other).stdout == f"{other},0,0\n"
 
 
+def test_a_group_has_a_name(outrider: Outrider) -> None:
+    assert outrider("offsets", "show", "").exit_code == 2
+
+
 def test_no_broker_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     outrider = program(monkeypatch, capsys, kafka_bootstrap_servers="127.0.0.1:1")
     shown = outrider("offsets", "show", "any")

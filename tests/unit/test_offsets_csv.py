@@ -35,6 +35,14 @@ def test_the_forms_of_the_tool() -> None:
     assert read_csv('"t","0","7"\n', "g") == {Place("t", 0): 7}
 
 
+def test_what_kafka_consumer_groups_4_4_wrote() -> None:
+    """Lines in no order, a group's name quoted where it must be, and an empty line at the end."""
+    one = "facts,1,3\nfacts,0,6\n\n"
+    several = 'a,facts,1,3\na,facts,0,6\n"b,c",facts,1,1\n"b,c",facts,0,2\n\n'
+    assert read_csv(one, "a") == {Place("facts", 0): 6, Place("facts", 1): 3}
+    assert read_csv(several, "b,c") == {Place("facts", 0): 2, Place("facts", 1): 1}
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
