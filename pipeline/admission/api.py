@@ -7,11 +7,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import cast
 
 import msgspec
 import psycopg
 import structlog
 from aiohttp import web
+from prometheus_client import Counter
 
 from pipeline.admission import asking
 from pipeline.admission.destination_endpoints import DestinationEndpoints, Receivers
@@ -26,15 +28,14 @@ from pipeline.admission.operations import OPERATIONS, Operation
 from pipeline.admission.probe import DatabaseProbe
 from pipeline.admission.problems import Kind, Refusal, unavailable
 from pipeline.admission.reading_endpoints import ReadingEndpoints
+from pipeline.admission.router import Handler, Route, Router
 from pipeline.health import health_routes
 from pipeline.ledger.pool import Pool
 
-ANSWER_SECONDS = 60.0
-"""Whatever a handler waits for has a shorter bound of its own; this one is for what was forgotten."""
 SHUTDOWN_SECONDS = 15.0
 
 _log = structlog.get_logger(__name__)
-Handler = Callable[[web.Request, Caller], Awaitable[web.Response]]
+Operate = Callable[[web.BaseRequest, Caller], Awaitable[web.Response]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,21 +74,19 @@ async def serve_api(
     handlers = _handlers(
         pool, gathering, door, destinations, limits, batches_max=max(1, pool.max_size - committers - 1)
     )
-    application = web.Application(middlewares=[_problems_for_the_router])
-    application.add_routes(health_routes(probe.ready))
-    application.add_routes([web.get("/openapi.json", _openapi_handler())])
-    application.add_routes(
-        [
-            web.route(operation.method, operation.path, _guarded(operation, handler, ring, door, probe))
-            for operation, handler in ((operation, handlers[operation.operation_id]) for operation in OPERATIONS)
-        ]
-    )
-    runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_SECONDS)
+    routes = [Route("GET", "/openapi.json", _openapi_handler())]
+    routes += [Route(route.method, route.path, cast(Handler, route.handler)) for route in health_routes(probe.ready)]
+    routes += [
+        Route(
+            operation.method, operation.path, _guarded(operation, handlers[operation.operation_id], ring, door, probe)
+        )
+        for operation in OPERATIONS
+    ]
+    server = web.Server(Router(routes).handle)
+    runner = web.ServerRunner(server, shutdown_timeout=SHUTDOWN_SECONDS)
     await runner.setup()
     try:
-        if runner.server is None:
-            raise RuntimeError("a runner that is set up has a server")
-        listener = await asyncio.get_running_loop().create_server(connection_factory(runner.server), host, port)
+        listener = await asyncio.get_running_loop().create_server(connection_factory(server), host, port)
         try:
             async with asyncio.TaskGroup() as tasks:
                 running = [tasks.create_task(work) for work in (probe.run(), ring.run(), gathering.run())]
@@ -115,7 +114,7 @@ def _handlers(
     limits: ApiLimits,
     *,
     batches_max: int,
-) -> dict[str, Handler]:
+) -> dict[str, Operate]:
     events = EventEndpoints(
         pool,
         gathering,
@@ -145,13 +144,12 @@ def _handlers(
     }
 
 
-def _guarded(
-    operation: Operation, handler: Handler, ring: KeyRing, door: Door, probe: DatabaseProbe
-) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _guarded(operation: Operation, handler: Operate, ring: KeyRing, door: Door, probe: DatabaseProbe) -> Handler:
     """The handler behind key, scope and limits, with every failure as a problem."""
     seconds = REQUEST_SECONDS.labels(operation.operation_id)
+    counts: dict[int, Counter] = {}
 
-    async def admitted(request: web.Request) -> web.Response:
+    async def admitted(request: web.BaseRequest) -> web.Response:
         caller = ring.authenticate(request.headers.get("Authorization"))
         if operation.scope not in caller.scopes:
             raise Refusal(
@@ -166,11 +164,12 @@ def _guarded(
             if not is_ready:
                 _log.debug("turned away", trouble=trouble)
                 raise unavailable("the database is away")
-            async with asyncio.timeout(ANSWER_SECONDS):
-                return await handler(request, caller)
+            return await handler(request, caller)
 
-    async def guarded(request: web.Request) -> web.Response:
+    async def guarded(request: web.BaseRequest) -> web.Response:
         started = time.perf_counter()
+        if isinstance(request.protocol, Connection):
+            request.protocol.request_begins()
         try:
             with door.request():
                 response = await admitted(request)
@@ -188,36 +187,19 @@ def _guarded(
             # What is left of the body is not read, so the connection cannot be used again.
             response.force_close()
         seconds.observe(time.perf_counter() - started)
-        REQUESTS.labels(operation.operation_id, str(response.status)).inc()
+        count = counts.get(response.status)
+        if count is None:
+            count = counts[response.status] = REQUESTS.labels(operation.operation_id, str(response.status))
+        count.inc()
         return response
 
     return guarded
 
 
-@web.middleware
-async def _problems_for_the_router(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    if isinstance(request.protocol, Connection):
-        request.protocol.request_begins()
-    try:
-        return await handler(request)
-    except web.HTTPMethodNotAllowed as error:
-        allow = ", ".join(sorted(error.allowed_methods))
-        return Refusal(
-            Kind.METHOD, f"{request.path} does not take {error.method}", mend=f"it takes {allow}", allow=allow
-        ).response()
-    except web.HTTPNotFound:
-        return Refusal(Kind.NOT_FOUND, "there is no such path", field="path", mend="see /openapi.json").response()
-    except web.HTTPException as error:
-        kind = Kind.MALFORMED if error.status < 500 else Kind.DEFECT
-        return Refusal(kind, error.reason, field="request", mend="see /openapi.json").response()
-
-
-def _openapi_handler() -> Callable[[web.Request], Awaitable[web.Response]]:
+def _openapi_handler() -> Handler:
     text = msgspec.json.encode(document())
 
-    async def openapi(request: web.Request) -> web.Response:
+    async def openapi(request: web.BaseRequest) -> web.Response:
         return web.Response(body=text, headers={"Content-Type": "application/json"})
 
     return openapi

@@ -28,7 +28,7 @@ class MediaType:
     """As it was sent."""
 
 
-def media_type(request: web.Request) -> MediaType:
+def media_type(request: web.BaseRequest) -> MediaType:
     """Raises Refusal for JSON in another charset than UTF-8."""
     text = request.headers.get("Content-Type", "").strip()
     essence, _, parameters = text.partition(";")
@@ -43,7 +43,7 @@ def media_type(request: web.Request) -> MediaType:
     return MediaType(essence, text)
 
 
-def check_query(request: web.Request, operation: Operation) -> None:
+def check_query(request: web.BaseRequest, operation: Operation) -> None:
     """Raises Refusal for a parameter that the operation does not have: a slip of the pen must not change who gets it."""
     for name in request.query:
         if name not in operation.query_names:
@@ -51,7 +51,7 @@ def check_query(request: web.Request, operation: Operation) -> None:
             raise _malformed(name, f"{name} is no parameter of this operation", f"it has: {names}")
 
 
-def one(request: web.Request, name: str) -> str | None:
+def one(request: web.BaseRequest, name: str) -> str | None:
     """The parameter's only value. Raises Refusal where it is empty or repeated."""
     values = request.query.getall(name, [])
     if len(values) > 1:
@@ -68,13 +68,13 @@ def storable(text: str, name: str) -> str:
     return text
 
 
-def routing(request: web.Request) -> Routing:
+def routing(request: web.BaseRequest) -> Routing:
     """Destinations, ``deliver_at`` and ``event_id`` of the query. Raises Refusal."""
     destinations = tuple(storable(value, "destination") for value in request.query.getall("destination", []))
     return Routing(destinations=destinations or None, deliver_at=_moment(request), event_id=one(request, "event_id"))
 
 
-def _moment(request: web.Request) -> datetime | None:
+def _moment(request: web.BaseRequest) -> datetime | None:
     text = one(request, "deliver_at")
     if text is None:
         return None
@@ -87,14 +87,14 @@ def _moment(request: web.Request) -> datetime | None:
     return moment
 
 
-def flag(request: web.Request, name: str) -> bool:
+def flag(request: web.BaseRequest, name: str) -> bool:
     text = one(request, name)
     if text not in (None, "true", "false"):
         raise _malformed(name, f"{name} is neither true nor false", "write true or false")
     return text == "true"
 
 
-def page_rows(request: web.Request) -> int:
+def page_rows(request: web.BaseRequest) -> int:
     text = one(request, "limit")
     if text is None:
         return PAGE_ROWS_DEFAULT
@@ -103,7 +103,7 @@ def page_rows(request: web.Request) -> int:
     return int(text)
 
 
-def cursor(request: web.Request, listing: str) -> str | None:
+def cursor(request: web.BaseRequest, listing: str) -> str | None:
     """The place where the page before ended, in a list of this name. Raises Refusal."""
     text = one(request, "cursor")
     if text is None:
@@ -148,7 +148,7 @@ def as_refusal(error: Exception) -> Refusal:
     return _malformed("body", "the body is not valid JSON in UTF-8", "send JSON in UTF-8")
 
 
-def expect_json(request: web.Request) -> None:
+def expect_json(request: web.BaseRequest) -> None:
     """Raises Refusal where the body is said to be something else."""
     essence = media_type(request).essence
     if essence != JSON:

@@ -39,7 +39,8 @@ EVENT_ID_BYTES_MAX = 512
 VALUE_LENGTH_MAX = 2_048
 
 _NAME = re.compile(r"[a-z0-9]{1,32}")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# What the binding neither escapes nor strips.
+_PLAIN = re.compile(r"[!#$&-~]*")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
 _LENGTH = struct.Struct(">i")
 # The binding escapes what is no printable ASCII, and space, double quote and percent.
@@ -122,7 +123,7 @@ def _event(
     for name, value in attributes.items():
         if not _NAME.fullmatch(name):
             raise _malformed(prefix + name, "is no attribute's name", "use 1 to 32 lower-case letters and digits")
-        if _CONTROL.search(value) or not value.isprintable():
+        if not value.isprintable():
             raise _malformed(prefix + name, "has a control character in it", "leave it out")
         if len(value) > VALUE_LENGTH_MAX:
             raise _malformed(prefix + name, f"has more than {VALUE_LENGTH_MAX} characters", "put it into the data")
@@ -138,13 +139,19 @@ def _event(
         event_type=attributes["type"],
         payload=payload,
         content_type=content_type,
-        headers={PREFIX + name: quote(value, safe=_UNESCAPED) for name, value in attributes.items()},
+        headers={PREFIX + name: _to_header(value) for name, value in attributes.items()},
         destinations=routing.destinations,
         deliver_at=routing.deliver_at,
     )
 
 
+def _to_header(value: str) -> str:
+    return value if _PLAIN.fullmatch(value) else quote(value, safe=_UNESCAPED)
+
+
 def _from_header(name: str, value: str) -> str:
+    if _PLAIN.fullmatch(value):
+        return value
     try:
         return unquote_to_bytes(value.strip().encode()).decode()
     except UnicodeError:

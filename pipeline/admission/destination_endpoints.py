@@ -68,7 +68,7 @@ class DestinationEndpoints:
         self._body_bytes_max = body_bytes_max
         self._acts = asyncio.Semaphore(ACTS_MAX)
 
-    async def add(self, request: web.Request, caller: Caller) -> web.Response:
+    async def add(self, request: web.BaseRequest, caller: Caller) -> web.Response:
         wanted = await self._read(request, caller, wire.NewDestination)
         destination_id = wanted.destination_id
         if not destination_id.isprintable():
@@ -98,7 +98,7 @@ class DestinationEndpoints:
             201,
         )
 
-    async def change(self, request: web.Request, caller: Caller) -> web.Response:
+    async def change(self, request: web.BaseRequest, caller: Caller) -> web.Response:
         destination_id = _destination_id(request)
         wanted = await self._read(request, caller, wire.DestinationChange)
         url = None if wanted.url is UNSET else wanted.url
@@ -118,13 +118,13 @@ class DestinationEndpoints:
         )
         return json_response(await destination_of(self._pool, destination_id))
 
-    async def enable(self, request: web.Request, caller: Caller) -> web.Response:
+    async def enable(self, request: web.BaseRequest, caller: Caller) -> web.Response:
         return await self._switch(request, caller, enabled=True)
 
-    async def disable(self, request: web.Request, caller: Caller) -> web.Response:
+    async def disable(self, request: web.BaseRequest, caller: Caller) -> web.Response:
         return await self._switch(request, caller, enabled=False)
 
-    async def verify(self, request: web.Request, caller: Caller) -> web.Response:
+    async def verify(self, request: web.BaseRequest, caller: Caller) -> web.Response:
         destination_id = _destination_id(request)
         await destination_of(self._pool, destination_id)
         verification = await self._verify(destination_id, caller)
@@ -138,7 +138,7 @@ class DestinationEndpoints:
             {"destination": await destination_of(self._pool, destination_id), "verification": verification}
         )
 
-    async def rotate_secret(self, request: web.Request, caller: Caller) -> web.Response:
+    async def rotate_secret(self, request: web.BaseRequest, caller: Caller) -> web.Response:
         destination_id = _destination_id(request)
         rotation = await self._read(request, caller, wire.Rotation)
         secret = "whsec_" + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
@@ -149,7 +149,7 @@ class DestinationEndpoints:
         )
         return json_response(wire.SigningSecret(key_id=made.key_id, secret=made.secret), 201)
 
-    async def _switch(self, request: web.Request, caller: Caller, *, enabled: bool) -> web.Response:
+    async def _switch(self, request: web.BaseRequest, caller: Caller, *, enabled: bool) -> web.Response:
         destination_id = _destination_id(request)
         reason = (await self._read(request, caller, wire.Reason)).reason
         act = _act(caller, asking.storable(reason, "reason"))
@@ -182,7 +182,7 @@ class DestinationEndpoints:
         await self._act(work)
         return ping.verification
 
-    async def _read(self, request: web.Request, caller: Caller, kind: type[Body]) -> Body:
+    async def _read(self, request: web.BaseRequest, caller: Caller, kind: type[Body]) -> Body:
         asking.expect_json(request)
         async with self._door.body(request, caller.meter, bytes_max=self._body_bytes_max) as body:
             return asking.decode(body, kind)
@@ -231,8 +231,8 @@ class DestinationEndpoints:
         )
 
 
-def _destination_id(request: web.Request) -> str:
-    return asking.storable(request.match_info["destination_id"], "destination_id")
+def _destination_id(request: web.BaseRequest) -> str:
+    return asking.storable(request["destination_id"], "destination_id")
 
 
 def _act(caller: Caller, reason: str | None) -> ledger.Act:

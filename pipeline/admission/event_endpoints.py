@@ -13,7 +13,7 @@ from pipeline.admission import asking
 from pipeline.admission.answers import json_response
 from pipeline.admission.batch_bodies import Item, items_of
 from pipeline.admission.cloudevents import BATCHED, STRUCTURED, from_binary, from_structured
-from pipeline.admission.gathering import Gathering
+from pipeline.admission.gathering import COMMIT_SECONDS_MAX, Gathering
 from pipeline.admission.intake import Door
 from pipeline.admission.key_ring import Caller
 from pipeline.admission.metrics import EVENTS
@@ -21,9 +21,6 @@ from pipeline.admission.problems import Kind, Problem, Refusal, refusal_of, unav
 from pipeline.admission.wire import BatchReceipt, DeliveryReceipt, ItemResult, Receipt
 from pipeline.ledger.admission import Admitted, EventToAdmit, Refused, admit_many
 from pipeline.ledger.pool import Pool
-
-COMMIT_SECONDS = 8.0
-"""Longest wait for the commit of a request. It may still come; the caller repeats and learns so."""
 
 
 class EventEndpoints:
@@ -39,7 +36,7 @@ class EventEndpoints:
         self._batch_items_max = batch_items_max
         self._batch_places = asyncio.Semaphore(batches_max)
 
-    async def admit_event(self, request: web.Request, caller: Caller) -> web.Response:
+    async def admit_event(self, request: web.BaseRequest, caller: Caller) -> web.Response:
         """One event, which shares its commit with those that come at the same time."""
         media_type, routing = asking.media_type(request), asking.routing(request)
         async with self._door.body(request, caller.meter, bytes_max=self._body_bytes_max) as body:
@@ -54,11 +51,7 @@ class EventEndpoints:
                 raise Refusal(Kind.MEDIA_TYPE, f"{media_type.essence} is not understood here", "Content-Type", mend)
             else:
                 event = from_binary(request.headers.items(), media_type.text, body, routing)
-            try:
-                async with asyncio.timeout(COMMIT_SECONDS):
-                    answer = await self._gathering.admit(event)
-            except TimeoutError:
-                raise unavailable(f"no commit within {COMMIT_SECONDS:g} s") from None
+            answer = await self._gathering.admit(event)
         if isinstance(answer, Refused):
             EVENTS.labels("refused").inc()
             raise refusal_of(answer)
@@ -66,7 +59,7 @@ class EventEndpoints:
         EVENTS.labels("accepted" if receipt.accepted else "existing").inc()
         return json_response(receipt, 202)
 
-    async def admit_batch(self, request: web.Request, caller: Caller) -> web.Response:
+    async def admit_batch(self, request: web.BaseRequest, caller: Caller) -> web.Response:
         """All items in one transaction of their own."""
         media_type, routing, atomic = (
             asking.media_type(request),
@@ -79,10 +72,10 @@ class EventEndpoints:
                 _refuse_whole([_problem(place, item) for place, item in enumerate(items) if isinstance(item, Refusal)])
             events = [item for item in items if isinstance(item, EventToAdmit)]
             try:
-                async with asyncio.timeout(COMMIT_SECONDS), self._batch_places:
+                async with asyncio.timeout(COMMIT_SECONDS_MAX), self._batch_places:
                     answers = await self._commit(items, events, atomic=atomic)
             except TimeoutError:
-                raise unavailable(f"no commit within {COMMIT_SECONDS:g} s") from None
+                raise unavailable(f"no commit within {COMMIT_SECONDS_MAX:g} s") from None
             except psycopg.errors.LockNotAvailable:
                 raise unavailable("another transaction holds one of the events", 1.0) from None
         results = _results(items, answers)

@@ -25,6 +25,10 @@ from pipeline.admission.problems import unavailable
 from pipeline.ledger.admission import Admitted, EventToAdmit, Refused, admit_many
 from pipeline.ledger.pool import Connection, Pool
 
+COMMIT_SECONDS_MAX = 8.0
+"""Longest wait for a commit. It may still come; the caller repeats and learns so."""
+OVERDUE_SECONDS = 0.5
+"""How often it is looked who waits too long: one look for all costs less than a timer for each."""
 GROUP_EVENTS_MAX = 200
 GROUP_BYTES_MAX = 8 * 1024 * 1024
 CONNECT_SECONDS = 3.0
@@ -39,6 +43,7 @@ _Answer = Admitted | Refused
 class _Waiting:
     event: EventToAdmit
     answer: asyncio.Future[_Answer]
+    until: float
 
 
 class Gathering:
@@ -47,12 +52,16 @@ class Gathering:
         self._pool = pool
         self._committers = committers
         self._queue: deque[_Waiting] = deque()
+        self._unanswered: deque[_Waiting] = deque()  # in the order of their deadlines, some of them answered by now
         self._arrived = asyncio.Event()
 
     def admit(self, event: EventToAdmit) -> asyncio.Future[_Answer]:
         """The ledger's answer, after the commit. It fails with a Refusal of 503 where there was no commit."""
-        answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
-        self._queue.append(_Waiting(event, answer))
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[_Answer] = loop.create_future()
+        waiting = _Waiting(event, answer, loop.time() + COMMIT_SECONDS_MAX)
+        self._queue.append(waiting)
+        self._unanswered.append(waiting)
         self._arrived.set()
         return answer
 
@@ -60,6 +69,7 @@ class Gathering:
         """Commit until cancelled; then whoever still waits is told to repeat."""
         try:
             async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._fail_overdue())
                 for _ in range(self._committers):
                     tasks.create_task(self._commit_groups())
         finally:
@@ -83,6 +93,13 @@ class Gathering:
                 self._arrived.clear()
             except psycopg.Error as error:
                 _log.warning("a connection was lost", error=" ".join(str(error).split()))
+
+    async def _fail_overdue(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(OVERDUE_SECONDS)
+            while self._unanswered and (self._unanswered[0].answer.done() or self._unanswered[0].until < loop.time()):
+                _fail([self._unanswered.popleft()], f"no commit within {COMMIT_SECONDS_MAX:g} s")
 
     async def _arrives(self) -> bool:
         if self._arrived.is_set():

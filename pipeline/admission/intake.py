@@ -24,6 +24,8 @@ class Door:
         self._buffered_bytes_max = buffered_bytes_max
         self._in_flight = 0
         self._buffered_bytes = 0
+        IN_FLIGHT.set_function(lambda: self._in_flight)
+        BUFFERED_BYTES.set_function(lambda: self._buffered_bytes)
 
     @contextmanager
     def request(self) -> Iterator[None]:
@@ -31,15 +33,13 @@ class Door:
         if self._in_flight >= self._in_flight_max:
             raise unavailable("the server is busy", 1.0)
         self._in_flight += 1
-        IN_FLIGHT.set(self._in_flight)
         try:
             yield
         finally:
             self._in_flight -= 1
-            IN_FLIGHT.set(self._in_flight)
 
     @asynccontextmanager
-    async def body(self, request: web.Request, meter: KeyMeter, *, bytes_max: int) -> AsyncIterator[bytes]:
+    async def body(self, request: web.BaseRequest, meter: KeyMeter, *, bytes_max: int) -> AsyncIterator[bytes]:
         """The request's body, counted as buffered while the block runs. Raises Refusal."""
         encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
         if encoding not in ("", "identity"):
@@ -53,24 +53,29 @@ class Door:
             raise _too_large(bytes_max)
         body = bytearray()
         try:
-            await self._read(request, meter, body, bytes_max)
+            if request.content.is_eof():
+                # It came with the head, as small bodies do: nothing to wait for, and no timer to set.
+                self._take(request.content.read_nowait(), meter, body, bytes_max)
+            else:
+                await self._read(request, meter, body, bytes_max)
             yield bytes(body)
         finally:
             self._buffered_bytes -= len(body)
-            BUFFERED_BYTES.set(self._buffered_bytes)
 
-    async def _read(self, request: web.Request, meter: KeyMeter, body: bytearray, bytes_max: int) -> None:
+    def _take(self, chunk: bytes, meter: KeyMeter, body: bytearray, bytes_max: int) -> None:
+        meter.charge(len(chunk))
+        if len(body) + len(chunk) > bytes_max:
+            raise _too_large(bytes_max)
+        if self._buffered_bytes + len(chunk) > self._buffered_bytes_max:
+            raise unavailable("the server holds as many bodies as it may", 1.0)
+        body += chunk
+        self._buffered_bytes += len(chunk)
+
+    async def _read(self, request: web.BaseRequest, meter: KeyMeter, body: bytearray, bytes_max: int) -> None:
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 while chunk := await request.content.readany():
-                    meter.charge(len(chunk))
-                    if len(body) + len(chunk) > bytes_max:
-                        raise _too_large(bytes_max)
-                    if self._buffered_bytes + len(chunk) > self._buffered_bytes_max:
-                        raise unavailable("the server holds as many bodies as it may", 1.0)
-                    body += chunk
-                    self._buffered_bytes += len(chunk)
-                    BUFFERED_BYTES.set(self._buffered_bytes)
+                    self._take(chunk, meter, body, bytes_max)
         except TimeoutError:
             raise Refusal(
                 Kind.SLOW, f"the body did not arrive within {BODY_SECONDS:g} s", field="body", mend="send it again"

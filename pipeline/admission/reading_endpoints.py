@@ -27,7 +27,7 @@ class ReadingEndpoints:
         self._pool = pool
         self._report = StatusReport(pool)
 
-    async def list_events(self, request: web.Request, caller: Caller) -> web.Response:
+    async def list_events(self, request: web.BaseRequest, caller: Caller) -> web.Response:
         limit, place = asking.page_rows(request), asking.cursor(request, "events")
         before = ledger.END if place is None else _cursor(place)
         events = await ledger.list_events(self._pool, before=before, limit=limit)
@@ -37,8 +37,8 @@ class ReadingEndpoints:
             following = asking.cursor_text("events", str(Cursor(last.admitted_at, last.event_id)))
         return json_response(wire.EventPage(events=[_event(event) for event in events], next_cursor=following))
 
-    async def get_event(self, request: web.Request, caller: Caller) -> web.Response:
-        event_id = asking.storable(request.match_info["event_id"], "event_id")
+    async def get_event(self, request: web.BaseRequest, caller: Caller) -> web.Response:
+        event_id = asking.storable(request["event_id"], "event_id")
         event = await ledger.find_event(self._pool, event_id)
         if event is None:
             raise _not_found("event", "event_id")
@@ -50,7 +50,7 @@ class ReadingEndpoints:
             )
         )
 
-    async def list_deliveries(self, request: web.Request, caller: Caller) -> web.Response:
+    async def list_deliveries(self, request: web.BaseRequest, caller: Caller) -> web.Response:
         limit, event_id = asking.page_rows(request), asking.one(request, "event_id")
         destination_id = asking.one(request, "destination")
         states = _states(request)
@@ -76,8 +76,8 @@ class ReadingEndpoints:
         )
         return json_response(_delivery_page(deliveries, listing, limit))
 
-    async def get_delivery(self, request: web.Request, caller: Caller) -> web.Response:
-        delivery_id = asking.storable(request.match_info["delivery_id"], "delivery_id")
+    async def get_delivery(self, request: web.BaseRequest, caller: Caller) -> web.Response:
+        delivery_id = asking.storable(request["delivery_id"], "delivery_id")
         entry = await ledger.find_delivery(self._pool, delivery_id)
         if entry is None:
             raise _not_found("delivery", "delivery_id")
@@ -89,10 +89,10 @@ class ReadingEndpoints:
             )
         )
 
-    async def get_status(self, request: web.Request, caller: Caller) -> web.Response:
+    async def get_status(self, request: web.BaseRequest, caller: Caller) -> web.Response:
         return json_response(await self._report.current())
 
-    async def list_destinations(self, request: web.Request, caller: Caller) -> web.Response:
+    async def list_destinations(self, request: web.BaseRequest, caller: Caller) -> web.Response:
         limit, after_id = asking.page_rows(request), asking.cursor(request, "destinations") or ""
         destinations = await ledger.list_destinations(self._pool, after_id=after_id, limit=limit)
         following = None
@@ -100,8 +100,8 @@ class ReadingEndpoints:
             following = asking.cursor_text("destinations", destinations[-1].destination_id)
         return json_response({"destinations": destinations, "next_cursor": following})
 
-    async def get_destination(self, request: web.Request, caller: Caller) -> web.Response:
-        destination_id = asking.storable(request.match_info["destination_id"], "destination_id")
+    async def get_destination(self, request: web.BaseRequest, caller: Caller) -> web.Response:
+        destination_id = asking.storable(request["destination_id"], "destination_id")
         return json_response(await destination_of(self._pool, destination_id))
 
 
@@ -113,7 +113,7 @@ async def destination_of(pool: Pool, destination_id: str) -> ledger.DestinationS
     return destination
 
 
-def _states(request: web.Request) -> tuple[State, ...] | None:
+def _states(request: web.BaseRequest) -> tuple[State, ...] | None:
     names = request.query.getall("state", [])
     try:
         states = tuple(dict.fromkeys(State(name) for name in names))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from psycopg.rows import class_row, kwargs_row
-from psycopg.types.json import Jsonb
 
 from pipeline.core.lifecycle import State
 from pipeline.ledger.pool import Connection, Pool
@@ -116,20 +116,20 @@ async def admit_many(connection: Connection, events: Sequence[EventToAdmit]) -> 
     Raises psycopg.errors.LockNotAvailable while another transaction holds one of the events, and psycopg.Error
     otherwise; then none was admitted, or the commit's answer was lost. The call may be repeated as it is.
     """
-    named = [(place, name) for place, event in enumerate(events, start=1) for name in event.destinations or ()]
+    documents = [
+        {
+            "event_id": event.event_id,
+            "event_type": event.event_type,
+            "content_type": event.content_type,
+            "headers": event.headers,
+            "destinations": event.destinations,
+            "deliver_at": event.deliver_at,
+        }
+        for event in events
+    ]
     cursor = await connection.execute(
         query("admission", "admit_many"),
-        {
-            "event_ids": [event.event_id for event in events],
-            "event_types": [event.event_type for event in events],
-            "payloads": [event.payload for event in events],
-            "content_types": [event.content_type for event in events],
-            "headers": [Jsonb(event.headers) for event in events],
-            "deliver_ats": [event.deliver_at for event in events],
-            "is_named": [event.destinations is not None for event in events],
-            "named_places": [place for place, _ in named],
-            "named": [name for _, name in named],
-        },
+        {"events": msgspec.json.encode(documents).decode(), "payloads": [event.payload for event in events]},
     )
     deliveries: list[list[AdmittedTo]] = [[] for _ in events]
     refused: dict[int, Refused] = {}

@@ -1,8 +1,8 @@
 -- Admits many events in one statement, for the API's group commit. Only the API calls it: applications admit inside
 -- their own transactions, with outrider.admit.
 --
--- The arrays have one element for each event, and its place counts from 1. is_named says whether the event names its
--- destinations, which are then the pairs (named_places, named); otherwise the subscribed ones are taken.
+-- events is an array of objects with the arguments of outrider.admit by name, but for the payloads, which are bytes and
+-- come beside it. Both have one element for each event, and its place counts from 1.
 --
 -- One row comes back for each delivery of an event, or one without delivery_id where nobody is subscribed. An event that
 -- is refused has one row with the SQLSTATE, message and hint of outrider.admit, and changes nothing; the others stand.
@@ -14,15 +14,8 @@
 -- Events are taken up in the order of their ids, so that two calls with the same events do not wait for each other in a
 -- circle. A caller who holds one of them longer than lock_timeout fails the call; then nothing has changed.
 create function outrider.admit_many(
-  event_ids     text[],
-  event_types   text[],
-  payloads      bytea[],
-  content_types text[],
-  headers       jsonb[],
-  deliver_ats   timestamptz[],
-  is_named      boolean[],
-  named_places  integer[],
-  named         text[]
+  events   jsonb,
+  payloads bytea[]
 ) returns table (place integer, delivery_id text, destination_id text, created boolean, state text,
                  refusal text, message text, hint text)
 language plpgsql security definer
@@ -49,12 +42,15 @@ begin
 
   with item as (
     select i.*
-    from unnest(admit_many.event_ids, admit_many.event_types, admit_many.payloads, admit_many.content_types,
-                admit_many.headers, admit_many.deliver_ats, admit_many.is_named)
-         with ordinality as i(event_id, event_type, payload, content_type, headers, deliver_at, is_named, place)
+    from rows from (
+      jsonb_to_recordset(admit_many.events)
+        as (event_id text, event_type text, content_type text, headers jsonb, destinations text[], deliver_at timestamptz),
+      unnest(admit_many.payloads)
+    ) with ordinality as i(event_id, event_type, content_type, headers, destinations, deliver_at, payload, place)
   ), well_formed as (
     -- Stricter than outrider.admit where that is simpler. Of events with the same id the first one counts.
-    select distinct on (i.event_id) i.*, i.deliver_at is null or i.deliver_at <= moment as is_due
+    select distinct on (i.event_id) i.*, i.destinations is not null as is_named,
+           i.deliver_at is null or i.deliver_at <= moment as is_due
     from item i
     where octet_length(i.event_id) between 1 and 512
       and i.event_type ~ '^[^[:cntrl:]*]+$' and length(i.event_type) <= 256
@@ -78,7 +74,7 @@ begin
     select w.place, n.destination_id, count(*) as mentions,
            (select x.enabled from outrider.destination x where x.destination_id = n.destination_id) as enabled
     from well_formed w
-    join unnest(admit_many.named_places, admit_many.named) as n(place, destination_id) on n.place = w.place
+    cross join unnest(w.destinations) as n(destination_id)
     where w.is_named
     group by w.place, n.destination_id
     union all
@@ -145,9 +141,11 @@ begin
   created := false;
   for item in
     select i.*
-    from unnest(admit_many.event_ids, admit_many.event_types, admit_many.payloads, admit_many.content_types,
-                admit_many.headers, admit_many.deliver_ats, admit_many.is_named)
-         with ordinality as i(event_id, event_type, payload, content_type, headers, deliver_at, is_named, place)
+    from rows from (
+      jsonb_to_recordset(admit_many.events)
+        as (event_id text, event_type text, content_type text, headers jsonb, destinations text[], deliver_at timestamptz),
+      unnest(admit_many.payloads)
+    ) with ordinality as i(event_id, event_type, content_type, headers, destinations, deliver_at, payload, place)
     where written is null or i.place <> all (written)
     order by i.event_id, i.place
   loop
@@ -155,12 +153,8 @@ begin
       return query
       select item.place::integer, a.delivery_id, a.destination_id, a.created, a.state, null::text, null::text, null::text
       from outrider.admit(
-        item.event_id, item.event_type, item.payload, item.content_type,
-        case when item.is_named
-             then array(select n.destination_id
-                        from unnest(admit_many.named_places, admit_many.named) as n(place, destination_id)
-                        where n.place = item.place) end,
-        item.deliver_at, item.headers
+        item.event_id, item.event_type, item.payload, item.content_type, item.destinations, item.deliver_at,
+        item.headers
       ) a;
       if not found then
         place := item.place;

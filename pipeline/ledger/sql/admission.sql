@@ -2,9 +2,7 @@
 
 -- name: admit_many
 select r.place, r.delivery_id, r.destination_id, r.created, r.state, r.refusal, r.message, r.hint
-from outrider.admit_many(
-  %(event_ids)s::text[], %(event_types)s::text[], %(payloads)b::bytea[], %(content_types)s::text[], %(headers)s::jsonb[],
-  %(deliver_ats)s::timestamptz[], %(is_named)s::boolean[], %(named_places)s::integer[], %(named)s::text[]) r
+from outrider.admit_many(%(events)s::jsonb, %(payloads)b::bytea[]) r
 order by r.place, r.destination_id
 
 -- name: event_columns
