@@ -17,7 +17,7 @@ import typer
 from pipeline.cli.acting import AsJson, Operator, Reason, act
 from pipeline.cli.errors import CommandError
 from pipeline.cli.offsets_text import print_applied, print_plan, print_report
-from pipeline.cli.output import print_json
+from pipeline.cli.output import print_json, visible
 from pipeline.ledger.operator import Act, operator_connection
 from pipeline.ledger.runs import find_run
 from pipeline.offsets.applying import Applied, Care, apply_plan, undo_run
@@ -45,15 +45,17 @@ from pipeline.offsets.targets import (
 from pipeline.settings import Settings, load_settings
 
 CSV_BYTES_MAX = 300 * ROWS_MAX
+_CLEAR_TO_END = "\x1b[K"
 
 
-def _named(group: str) -> str:
-    if not group:
+def _named(given: str | list[str]) -> str | list[str]:
+    if not all([given] if isinstance(given, str) else given):
         raise typer.BadParameter("a group has a name")
-    return group
+    return given
 
 
 Group = Annotated[str, typer.Argument(help="Consumer group.", callback=_named)]
+Groups = Annotated[list[str], typer.Argument(help="Consumer groups.", callback=_named)]
 WaitSeconds = Annotated[
     float, typer.Option(min=0, max=3600, help="Wait so long for members to be gone: killed ones count for a while.")
 ]
@@ -74,7 +76,7 @@ def register(app: typer.Typer) -> None:
 
 
 def show(
-    group: Group,
+    groups: Groups,
     *,
     topic: Annotated[list[str] | None, typer.Option(help="Only this topic; may be repeated.")] = None,
     count_max: Annotated[int, typer.Option(min=1, max=100_000_000, help="Messages that are read to count the lag.")] = (
@@ -86,19 +88,32 @@ def show(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """State, members, committed offsets, and unread messages, counted by reading them without their markers."""
+    """State, members, committed offsets, and unread messages, counted by reading them without their markers.
+
+    With --json, one object a line for each group.
+    """
     settings = load_settings()
     with _errors("the same command begins anew"):
         if as_csv:
-            print(write_csv({group: _committed(KafkaGroups(settings.kafka), group, topic or [])}), end="")
+            kafka = KafkaGroups(settings.kafka)
+            print(write_csv({group: _committed(kafka, group, topic or []) for group in groups}), end="")
             return
-        report = report_group(
-            settings.kafka, group, topics=topic or [], messages_max=count_max, seconds_max=count_seconds
-        )
-    if as_json:
-        print_json(msgspec.to_builtins(report))
-    else:
-        print_report(report)
+        for group in groups:
+            report = report_group(
+                settings.kafka,
+                group,
+                topics=topic or [],
+                messages_max=count_max,
+                seconds_max=count_seconds,
+                progress=_progress,
+            )
+            _clear_progress()
+            if as_json:
+                print_json(msgspec.to_builtins(report))
+                continue
+            if group != groups[0]:
+                print()
+            print_report(report)
 
 
 def plan(
@@ -147,6 +162,7 @@ def plan(
             scan=ReadLimits(seconds=scan_seconds) if scan else None,
         )
         made = make_plan(settings.kafka, request, ledger=ledger, progress=_progress)
+        _clear_progress()
         write_plan(made, out)
         if csv is not None:
             _write_csv(made, csv)
@@ -315,8 +331,16 @@ def _say(line: str) -> None:
 
 
 def _progress(done: int, total: int) -> None:
-    end = "\r" if sys.stderr.isatty() else "\n"
-    print(f"read {done} of {total} offsets", file=sys.stderr, end=end, flush=True)
+    line = f"read {done} of {total} offsets"
+    if sys.stderr.isatty():
+        print(f"\r{line}{_CLEAR_TO_END}", file=sys.stderr, end="", flush=True)
+    else:
+        print(line, file=sys.stderr, flush=True)
+
+
+def _clear_progress() -> None:
+    if sys.stderr.isatty():
+        print(f"\r{_CLEAR_TO_END}", file=sys.stderr, end="", flush=True)
 
 
 @contextmanager
@@ -325,7 +349,7 @@ def _errors(after_interrupt: str) -> Iterator[None]:
         yield
     except RefusedError as error:
         for reason in error.reasons:
-            print(f"outrider: refused: {reason}", file=sys.stderr)
+            print(f"outrider: refused: {visible(reason)}", file=sys.stderr)
         raise typer.Exit(1) from None
     except OffsetsError as error:
         raise CommandError(str(error)) from None

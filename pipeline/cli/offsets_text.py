@@ -88,6 +88,8 @@ def print_plan(plan: Plan) -> None:
         )
     if plan.ledger is not None:
         _print_outlook(plan.ledger)
+    if plan.members:
+        print("\nthe group is active: apply refuses until its members are gone")
 
 
 def print_applied(done: Applied) -> None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pipeline.offsets.group_standing import Member
 from pipeline.offsets.kafka_groups import KafkaGroups
 from pipeline.offsets.places import MessageCount, Stretch
-from pipeline.offsets.read_messages import ReadLimits, read_messages
+from pipeline.offsets.read_messages import Progress, ReadLimits, read_messages
 from topics.security import KafkaConnection
 
 
@@ -43,7 +43,13 @@ class GroupReport:
 
 
 def report_group(
-    connection: KafkaConnection, group: str, *, topics: Sequence[str], messages_max: int, seconds_max: float
+    connection: KafkaConnection,
+    group: str,
+    *,
+    topics: Sequence[str],
+    messages_max: int,
+    seconds_max: float,
+    progress: Progress = lambda done, total: None,
 ) -> GroupReport:
     """Count at most `messages_max` unread messages, shared evenly by the partitions, for `seconds_max` at most.
 
@@ -64,7 +70,8 @@ def report_group(
         if place in committed
     }
     share = max(1, messages_max // max(1, sum(stretch.span > 0 for stretch in unread.values())))
-    readings = read_messages(connection, unread, ReadLimits(seconds=seconds_max, messages_per_partition=share))
+    limits = ReadLimits(seconds=seconds_max, messages_per_partition=share)
+    readings = read_messages(connection, unread, limits, progress=progress)
     return GroupReport(
         group=group,
         state=standing.state,

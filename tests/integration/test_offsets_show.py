@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -138,6 +139,21 @@ def test_the_export_is_the_csv_of_kafkas_tool(outrider: Outrider, world: Offsets
     shown = outrider("offsets", "show", world.group, "--csv")
     assert shown.stdout == f"{world.topic},0,7\n{world.topic},1,0\n{other},0,0\n"
     assert outrider("offsets", "show", world.group, "--csv", "--topic", other).stdout == f"{other},0,0\n"
+
+
+def test_several_groups(outrider: Outrider, world: OffsetsWorld) -> None:
+    world.create_topic()
+    world.produce(9)
+    world.commit(7)
+    other = f"{world.prefix}.other,group"
+    world.commit(2, group=other)
+    shown = outrider("offsets", "show", world.group, other, "--csv")
+    assert shown.stdout == f'{world.group},{world.topic},0,7\n"{other}",{world.topic},0,2\n'
+    lines = outrider("offsets", "show", world.group, other, "--json").stdout.splitlines()
+    assert [json.loads(line)["group"] for line in lines] == [world.group, other]
+    text = outrider("offsets", "show", world.group, other).stdout
+    assert "unread: 2 messages" in text
+    assert "unread: 7 messages" in text
 
 
 def test_a_group_has_a_name(outrider: Outrider) -> None:
