@@ -43,6 +43,7 @@ from topics.difference import differences
 
 DEADLINE_SECONDS = 600.0
 PAYLOAD_BYTES = 400
+TRANSACTION_ROWS = 1_000
 LATENCY_ROWS = 1_000
 LATENCY_ROWS_PER_SECOND = 200
 BARE_SLOT = "bare_reader"
@@ -102,7 +103,10 @@ class Bench:
         self.connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", [BARE_SLOT])
 
     def insert(self, rows: int) -> None:
-        self.connection.execute(INSERT, {"payload": PAYLOAD_BYTES, "rows": rows})
+        """Commit so many rows, a thousand at a time."""
+        for first in range(0, rows, TRANSACTION_ROWS):
+            count = min(TRANSACTION_ROWS, rows - first)
+            self.connection.execute(INSERT, {"payload": PAYLOAD_BYTES, "rows": count})
 
     # --- the halves ---------------------------------------------------------------------
 

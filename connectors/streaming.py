@@ -15,6 +15,7 @@ from connectors.kafka.sink import TransactionalSink
 from connectors.postgres.framing import XLOG_HEADER_BYTES
 from connectors.postgres.lsn import format_lsn
 from connectors.postgres.pgoutput import (
+    INSERT,
     Begin,
     Commit,
     Decoder,
@@ -83,7 +84,9 @@ class Streaming:
         self._status.enter("streaming")
         _log.info("streaming", slot=self._stored.slot, lsn=format_lsn(self._stored.lsn), row=self._stored.row)
         self._stream.confirm(self._safe_lsn, now=True)
-        next_buffered, decode, on_insert = self._stream.next_buffered, Decoder().decode, self._on_insert
+        decoder = Decoder()
+        next_buffered, decode_insert = self._stream.next_buffered, decoder.decode_insert
+        next_change, on_insert = self._progress.next_change, self._on_insert
         until_duties = MESSAGES_BETWEEN_DUTIES
         while True:
             data = next_buffered()
@@ -96,11 +99,12 @@ class Streaming:
                 else:
                     self._idle()
                 continue
-            message = decode(data, XLOG_HEADER_BYTES)
-            if type(message) is Insert:
-                on_insert(message, len(data))
+            if data[XLOG_HEADER_BYTES] == INSERT:
+                # After a crash in a large transaction many rows come again: counting them is enough.
+                if next_change():
+                    on_insert(decode_insert(data, XLOG_HEADER_BYTES), len(data))
             else:
-                self._on_other(message)
+                self._on_other(decoder.decode(data, XLOG_HEADER_BYTES))
             until_duties -= 1
             if not until_duties:
                 until_duties = MESSAGES_BETWEEN_DUTIES
@@ -111,8 +115,6 @@ class Streaming:
                 self._store_position_if_due()
 
     def _on_insert(self, message: Insert, size: int) -> None:
-        if not self._progress.next_change():
-            return
         oid = message.relation_oid
         route = self._routes[oid] if oid in self._routes else self._bind(oid)
         if route is None:

@@ -185,6 +185,9 @@ Message: TypeAlias = (
     | StreamAbort
 )
 
+INSERT: Final = ord("I")
+"""First byte of an Insert, for readers that skip rows without decoding them."""
+
 _INSERT_HEAD = struct.Struct(">xIcH")
 _INSERT_HEAD_IN_STREAM = struct.Struct(">xIIcH")
 _LENGTH = struct.Struct(">I").unpack_from
@@ -317,9 +320,9 @@ class Decoder:
             kind = data[offset]
         except IndexError:
             raise DecodeError("empty message", message_type="", offset=offset) from None
+        if kind == INSERT:
+            return self.decode_insert(data, offset)
         try:
-            if kind == 73:  # "I", nearly all of the traffic
-                return self._insert(data, offset)
             reader = self._readers.get(kind)
             if reader is None:
                 raise _MalformedError("unknown message type", offset)
@@ -329,6 +332,13 @@ class Decoder:
             return message
         except _MalformedError as error:
             raise DecodeError(error.what, message_type=chr(kind), offset=error.offset) from None
+
+    def decode_insert(self, data: bytes, offset: int = 0) -> Insert:
+        """Like decode, for a message whose first byte is INSERT: nearly all of the traffic."""
+        try:
+            return self._insert(data, offset)
+        except _MalformedError as error:
+            raise DecodeError(error.what, message_type="I", offset=error.offset) from None
 
     def _insert(self, data: bytes, offset: int) -> Insert:
         xid: int | None = None

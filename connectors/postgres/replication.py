@@ -21,7 +21,13 @@ from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGresult
 
 from connectors.errors import ConfigurationError, SlotActiveError, TransientError, one_line
-from connectors.postgres.framing import KEEPALIVE, XLOG_DATA, decode_keepalive, encode_status
+from connectors.postgres.framing import (
+    KEEPALIVE,
+    XLOG_DATA,
+    XLOG_HEADER_BYTES,
+    decode_keepalive,
+    encode_status,
+)
 from connectors.postgres.lsn import format_lsn, parse_lsn
 
 CONNECT_TIMEOUT_SECONDS: Final = 10
@@ -247,10 +253,11 @@ class ReplicationStream:
                 if size > 0:
                     data = bytes(view)
                     kind = data[0]
-                    if kind == XLOG_DATA:
+                    if kind == XLOG_DATA and size > XLOG_HEADER_BYTES:
                         return data
-                    if kind == KEEPALIVE:
-                        self._on_keepalive(data)
+                    if kind != KEEPALIVE:
+                        raise TransientError(f"PostgreSQL sent a message that is none: {data[:30]!r}")
+                    self._on_keepalive(data)
                     continue
                 if size < 0:
                     raise self._ended()
