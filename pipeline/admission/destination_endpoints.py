@@ -25,6 +25,7 @@ from pipeline.admission.intake import Door
 from pipeline.admission.key_ring import Caller
 from pipeline.admission.problems import Kind, Refusal
 from pipeline.admission.reading_endpoints import destination_of
+from pipeline.admission.router import PATH_VALUES
 from pipeline.ledger import operator as ledger
 from pipeline.ledger.pool import Pool
 
@@ -232,7 +233,7 @@ class DestinationEndpoints:
 
 
 def _destination_id(request: web.BaseRequest) -> str:
-    return asking.storable(request["destination_id"], "destination_id")
+    return asking.storable(request[PATH_VALUES]["destination_id"], "destination_id")
 
 
 def _act(caller: Caller, reason: str | None) -> ledger.Act:

@@ -11,6 +11,7 @@ from pipeline.admission import asking, wire
 from pipeline.admission.answers import json_response
 from pipeline.admission.key_ring import Caller
 from pipeline.admission.problems import Kind, Refusal
+from pipeline.admission.router import PATH_VALUES
 from pipeline.admission.status import StatusReport
 from pipeline.core.lifecycle import State
 from pipeline.ledger import admission as ledger
@@ -38,7 +39,7 @@ class ReadingEndpoints:
         return json_response(wire.EventPage(events=[_event(event) for event in events], next_cursor=following))
 
     async def get_event(self, request: web.BaseRequest, caller: Caller) -> web.Response:
-        event_id = asking.storable(request["event_id"], "event_id")
+        event_id = asking.storable(request[PATH_VALUES]["event_id"], "event_id")
         event = await ledger.find_event(self._pool, event_id)
         if event is None:
             raise _not_found("event", "event_id")
@@ -77,7 +78,7 @@ class ReadingEndpoints:
         return json_response(_delivery_page(deliveries, listing, limit))
 
     async def get_delivery(self, request: web.BaseRequest, caller: Caller) -> web.Response:
-        delivery_id = asking.storable(request["delivery_id"], "delivery_id")
+        delivery_id = asking.storable(request[PATH_VALUES]["delivery_id"], "delivery_id")
         entry = await ledger.find_delivery(self._pool, delivery_id)
         if entry is None:
             raise _not_found("delivery", "delivery_id")
@@ -101,7 +102,7 @@ class ReadingEndpoints:
         return json_response({"destinations": destinations, "next_cursor": following})
 
     async def get_destination(self, request: web.BaseRequest, caller: Caller) -> web.Response:
-        destination_id = asking.storable(request["destination_id"], "destination_id")
+        destination_id = asking.storable(request[PATH_VALUES]["destination_id"], "destination_id")
         return json_response(await destination_of(self._pool, destination_id))
 
 

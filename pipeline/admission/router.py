@@ -14,6 +14,9 @@ from aiohttp import web
 
 from pipeline.admission.problems import Kind, Refusal
 
+PATH_VALUES = web.RequestKey("path_values", dict[str, str])
+"""What the varying segments of the path hold, unquoted."""
+
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
@@ -21,7 +24,7 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 class Route:
     method: str
     path: str
-    """With ``{name}`` for a segment that varies; the handler finds it as ``request[name]``."""
+    """With ``{name}`` for a segment that varies; the handler finds it in ``request[PATH_VALUES]``."""
     handler: Handler
 
 
@@ -63,7 +66,7 @@ class Router:
                 elif wanted != given:
                     break
             else:
-                request.update(names)
+                request[PATH_VALUES] = names
                 return handlers
         return None
 
