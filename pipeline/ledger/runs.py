@@ -27,7 +27,7 @@ RunCursor = tuple[datetime, UUID]
 
 
 class BusyError(RuntimeError):
-    """Another session does the same kind of act on the same thing."""
+    """Someone else does the same kind of act on the same thing at this moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +100,11 @@ def list_runs(
 
 @contextmanager
 def alone(connection: psycopg.Connection, what: str, name: str) -> Iterator[None]:
-    """No other session is in the same block with the same words. Raises BusyError at once where one is."""
+    """No other connection is in the same block with the same words. Raises BusyError at once where one is."""
     parameters = {"what": what, "name": name}
     cursor = connection.cursor(row_factory=scalar_row)
     if not cursor.execute(query("runs", "lock_act"), parameters).fetchone():
-        raise BusyError(f"another session works on {what} {name}")
+        raise BusyError(f"someone else is at work on {what} {name}: wait until that is over")
     try:
         yield
     finally:

@@ -248,8 +248,10 @@ def _settled(groups: KafkaGroups, group: str, care: Care, say: Say) -> GroupStan
     """Wait until the group is inactive, and then watch it. Raises RefusedError where someone commits meanwhile."""
     deadline = time.monotonic() + care.wait_seconds
     standing = groups.standing(group)
+    said = None
     while standing.is_active and time.monotonic() < deadline:
-        say(f"waiting for {len(standing.members)} members of {group} to be gone ({standing.state})")
+        if said != (said := f"waiting for {len(standing.members)} members of {group} to be gone ({standing.state})"):
+            say(said)
         time.sleep(POLL_SECONDS)
         standing = groups.standing(group)
     if standing.is_active or standing.state == UNKNOWN:

@@ -491,7 +491,7 @@ def test_two_operators_take_turns(
     path = plan("--to-earliest")
     with alone(ledger, "offsets of group", world.group):
         refused(
-            outrider("offsets", "apply", path, *NO_WATCH), world, ledger, "another session works on offsets of group"
+            outrider("offsets", "apply", path, *NO_WATCH), world, ledger, "someone else is at work on offsets of group"
         )
     assert outrider("offsets", "apply", path, *NO_WATCH).exit_code == 0
 
