@@ -94,11 +94,6 @@ class TransactionalSink:
             )
         )
 
-    @property
-    def is_open(self) -> bool:
-        """Whether a transaction has begun and is neither committed nor aborted."""
-        return self._is_open
-
     def fence(self, deadline_seconds: float) -> None:
         """Take over the transactional id: an older producer can commit nothing from here on."""
         self._retrying("start transactions", deadline_seconds, self._producer.init_transactions)
