@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -53,6 +55,8 @@ class Round:
     """What one round saw. Latencies are seconds."""
 
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    """Of the server and the database, not of the clients."""
     accepted: int = 0
     refused: int = 0
     latencies: list[float] = field(default_factory=list)
@@ -173,16 +177,37 @@ async def serve_bare(dsn: str, port: int) -> None:
         await asyncio.Event().wait()
 
 
-async def measure(api_port: int, bare_port: int, key: str, seconds: float, rounds: int) -> dict[str, list[Round]]:
-    """Rounds by name, the two servers in turns."""
-    api, bare = to_api(key), to_bare()
+def ticks(process: Path) -> tuple[int, int]:
+    """Parent's pid and CPU ticks of a folder in /proc."""
+    fields = (process / "stat").read_text().rpartition(")")[2].split()
+    return int(fields[1]), int(fields[11]) + int(fields[12])
+
+
+def cpu_seconds(server: int, postmaster: int) -> float:
+    """Of one server and all processes of the database so far."""
+    total = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parent, used = ticks(process)
+            if parent == postmaster or int(process.name) in (server, postmaster):
+                total += used
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+async def measure(
+    servers: dict[str, tuple[int, int, Requests]], postmaster: int, seconds: float, rounds: int
+) -> dict[str, list[Round]]:
+    """Rounds by name, the servers in turns. Each server has a pid, a port and its requests."""
     found: dict[str, list[Round]] = {}
-    for port, requests in ((bare_port, bare), (api_port, api)):
+    for _, port, requests in servers.values():
         await load(port, 32, 1.0, requests, b"202")
     for clients in CLIENTS:
         for _ in range(rounds):
-            found.setdefault(f"bare_{clients}", []).append(await load(bare_port, clients, seconds, bare, b"202"))
-            found.setdefault(f"api_{clients}", []).append(await load(api_port, clients, seconds, api, b"202"))
+            for name, (pid, port, requests) in servers.items():
+                used = cpu_seconds(pid, postmaster)
+                round_ = await load(port, clients, seconds, requests, b"202")
+                round_.cpu_seconds = cpu_seconds(pid, postmaster) - used
+                found.setdefault(f"{name}_{clients}", []).append(round_)
     return found
 
 
@@ -252,7 +277,12 @@ def run(stack: EmbeddedStack, folder: Path, seconds: float, rounds: int) -> tupl
             bare.start()
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(_until_they_answer(api_port, bare_port, str(token)))
-                found = runner.run(measure(api_port, bare_port, str(token), seconds, rounds))
+                postmaster, _ = ticks(Path(f"/proc/{connection.info.backend_pid}"))
+                servers = {
+                    "bare": (bare.pid, bare_port, to_bare()),
+                    "api": (api.pid, api_port, to_api(str(token))),
+                }
+                found = runner.run(measure(servers, postmaster, seconds, rounds))
         finally:
             api.terminate(30)
             bare.kill()
@@ -293,6 +323,8 @@ def _figures(found: dict[str, list[Round]], events: tuple[Any, ...] | None) -> t
             figures[f"{server}_{clients}_clients_events_per_second"] = round(medians[server])
             figures[f"{server}_{clients}_clients_p50_ms"] = middle.percentile_ms(0.5)
             figures[f"{server}_{clients}_clients_p99_ms"] = middle.percentile_ms(0.99)
+            used = sum(round_.cpu_seconds for round_ in rounds) / sum(round_.accepted for round_ in rounds)
+            figures[f"{server}_{clients}_clients_cpu_us_per_event"] = round(used * 1e6)
             figures[f"{server}_{clients}_clients_refused"] = sum(round_.refused for round_ in rounds)
         ratio = round(medians["api"] / medians["bare"], 2)
         goals.append(Goal.at_least(f"times_the_bare_handler_at_{clients}_clients", ratio, "x", 2.0))

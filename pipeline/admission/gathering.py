@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 
 import psycopg
@@ -32,6 +33,9 @@ OVERDUE_SECONDS = 0.5
 GROUP_EVENTS_MAX = 200
 GROUP_BYTES_MAX = 8 * 1024 * 1024
 CONNECT_SECONDS = 3.0
+PATIENCE_SECONDS = 0.025
+"""How long a commit may hold up the next one. In that time a larger group gathers, which is less work for each event; one
+that takes longer waits for something, and must not make the others wait too."""
 IDLE_SECONDS = 1.0
 """A connection that had nothing to do goes back to the pool, which checks it before it is used again."""
 
@@ -54,6 +58,8 @@ class Gathering:
         self._queue: deque[_Waiting] = deque()
         self._unanswered: deque[_Waiting] = deque()  # in the order of their deadlines, some of them answered by now
         self._arrived = asyncio.Event()
+        self._committing = 0
+        self._ended = asyncio.Event()
 
     def admit(self, event: EventToAdmit) -> asyncio.Future[_Answer]:
         """The ledger's answer, after the commit. It fails with a Refusal of 503 where there was no commit."""
@@ -82,10 +88,14 @@ class Gathering:
             try:
                 async with self._pool.connection(timeout=CONNECT_SECONDS) as connection:
                     while await self._arrives():
+                        await self._wait_for_company()
                         group = self._next_group()
+                        self._committing += 1
                         try:
                             await self._commit(connection, group)
                         finally:
+                            self._committing -= 1
+                            self._ended.set()
                             _fail(group, "the commit was not confirmed")
             except PoolTimeout:
                 _fail(list(self._queue), "the database is away")
@@ -110,6 +120,15 @@ class Gathering:
         except TimeoutError:
             return False
         return True
+
+    async def _wait_for_company(self) -> None:
+        """While another commit is on its way, but not longer than PATIENCE_SECONDS, nor with a full group."""
+        if not self._committing or len(self._queue) >= GROUP_EVENTS_MAX:
+            return
+        self._ended.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await self._ended.wait()
 
     def _next_group(self) -> list[_Waiting]:
         group: list[_Waiting] = []

@@ -138,6 +138,10 @@ begin
   from unnest(made_places, made_delivery_ids, made_destination_ids, made_states)
        as r(place, delivery_id, destination_id, state);
 
+  if cardinality(written) = cardinality(admit_many.payloads) then
+    return;
+  end if;
+
   created := false;
   for item in
     select i.*
