@@ -41,6 +41,9 @@ WAITING_BYTES_MAX = 64 * 1024 * 1024
 DESTINATIONS_PAGE = 500
 DATABASE_RETRY_SECONDS = 1.0
 TICK_SECONDS = 0.2
+# Pauses between askings while the ledger does not show yet what the stream has brought already. PostgreSQL streams a
+# commit when it is flushed, and shows it to other sessions a moment later: with a synchronous standby, when that has it.
+EARLY_PAUSES_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 # Part of the lease's margin that is kept for settling: a request is not begun when less is left.
 SETTLE_SHARE = 1 / 3
 
@@ -239,7 +242,7 @@ class DeliveryFlow:
         # An unknown digest makes the ledger return the admitted bytes.
         digest = b"" if item.body is None else hashlib.sha256(item.body).digest()
         try:
-            answer, asked_at = await self._claims.submit(ClaimRequest(item.delivery_id, item.dispatch_seq, digest))
+            answer, asked_at = await self._claim(ClaimRequest(item.delivery_id, item.dispatch_seq, digest))
         except ROW_ERRORS as error:
             self._put_away_waiting(destination_id, item, f"cannot be claimed: {error}")
             self._lanes.finished(destination_id, self._now())
@@ -256,6 +259,15 @@ class DeliveryFlow:
         self._done(item.origin)
         self._lanes.finished(destination_id, self._now(), duration_seconds=self._now() - started_at)
         self._pump()
+
+    async def _claim(self, request: ClaimRequest) -> tuple[Claimed | Refused, float]:
+        for pause_seconds in EARLY_PAUSES_SECONDS:
+            answer, asked_at = await self._claims.submit(request)
+            if not (isinstance(answer, Refused) and answer.verdict == "early"):
+                return answer, asked_at
+            metrics.REFUSED.labels("early").inc()
+            await asyncio.sleep(pause_seconds)
+        return await self._claims.submit(request)
 
     async def _send(
         self, destination: Destination, item: Waiting, claimed: Claimed, body: bytes, *, lease_from: float
@@ -327,8 +339,8 @@ class DeliveryFlow:
                 return
             case "disabled":
                 self._park(Parked(item, ParkReason.DISABLED, self._settings.worker_park_after_seconds))
-            case "unknown":
-                self._put_away_waiting(destination_id, item, "the ledger has no such delivery")
+            case "early":
+                self._put_away_waiting(destination_id, item, "the ledger has no such dispatch")
             case "stale":
                 self._done(item.origin)
         self._lanes.finished(destination_id, now)

@@ -16,7 +16,7 @@ from psycopg.rows import dict_row
 from pipeline.ledger.pool import Pool
 from pipeline.ledger.queries import query
 
-Refusal = Literal["stale", "unknown", "disabled", "paced", "busy"]
+Refusal = Literal["stale", "early", "disabled", "paced", "busy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,9 @@ class Claimed:
 class Refused:
     """Nothing changed.
 
-    ``stale``: the delivery is not enqueued, or under another ``dispatch_seq``. ``unknown``: there is no such delivery.
-    ``disabled``: the destination is. ``paced``: its start rate has no token for ``wait_seconds``. ``busy``: its
+    ``stale``: the delivery is not enqueued, or its ``dispatch_seq`` is past the message's. ``early``: there is no such
+    delivery, or its ``dispatch_seq`` is below the message's; PostgreSQL streams a commit a moment before other sessions
+    see it, so ask again before calling it unknown. ``disabled``: the destination is. ``paced``: its start rate has no token for ``wait_seconds``. ``busy``: its
     concurrency is used up, over all workers.
     """
 

@@ -23,6 +23,8 @@ ROWS = 1_000_100
 DESTINATIONS = 20
 """``d0`` has half of all rows; the others share the rest."""
 PAGE_ROWS = 100
+PAGE_SCANNED = PAGE_ROWS + 1
+"""Rows of one moment are put in order by their ids, so the first row of the next moment is read too."""
 
 # Of 999 rows in a row: 600 succeeded, 50 dead, 347 pending, 1 enqueued, 1 leased.
 LOAD = f"""
@@ -120,7 +122,7 @@ ROOM = 50 * 10 + 50
             query("reconcile", "dispatch_page"),
             # A page that no single reason fills, so that every part of the statement runs.
             {"page_rows": 2 * ROOM, "window_seconds": 10.0},
-            {"delivery_due", "delivery_in_transport", "delivery_lease"},
+            {"delivery_due", "delivery_in_transport", "delivery_leased"},
             # What is on the way is counted up to each destination's room.
             DESTINATIONS * ROOM,
             id="a pass: due, lost and expired",
@@ -129,21 +131,25 @@ ROOM = 50 * 10 + 50
             query("reports", "oldest_due_seconds"), {}, {"delivery_due"}, DESTINATIONS, id="age of the oldest due"
         ),
         pytest.param(
-            list_statement("waiting"), {**AFTER, **WAITING}, {"delivery_unsettled"}, PAGE_ROWS, id="waiting, first page"
+            list_statement("waiting"),
+            {**AFTER, **WAITING},
+            {"delivery_unsettled"},
+            PAGE_SCANNED,
+            id="waiting, first page",
         ),
         pytest.param(
             list_statement("waiting"),
             {**MIDDLE, **WAITING},
             {"delivery_unsettled"},
-            PAGE_ROWS,
+            PAGE_SCANNED,
             id="waiting, a later page",
         ),
-        pytest.param(list_statement("dead"), AFTER, {"delivery_dead"}, PAGE_ROWS, id="dead, first page"),
+        pytest.param(list_statement("dead"), AFTER, {"delivery_dead"}, PAGE_SCANNED, id="dead, first page"),
         pytest.param(
             list_statement("all_of_destination"),
             {**MIDDLE, "destination_id": "d1", "states": ["pending", "enqueued", "leased", "succeeded", "dead"]},
             {"delivery_by_destination"},
-            PAGE_ROWS,
+            PAGE_SCANNED,
             id="of a destination, a later page",
         ),
         pytest.param(
@@ -207,7 +213,7 @@ def test_a_claim_counts_what_is_in_flight_by_index(million: psycopg.Connection) 
         },
     )
     assert not [scan for scan in scans if scan.kind == "Seq Scan"]
-    assert "delivery_in_flight" in {scan.index for scan in scans}
+    assert "delivery_leased" in {scan.index for scan in scans}
     in_flight = scalar(
         million,
         "select max(rows) from (select count(*) as rows from outrider.delivery "

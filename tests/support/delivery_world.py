@@ -175,6 +175,12 @@ class World:
             self.publish_rows(rows)
         return len(rows)
 
+    def publish_ahead(self, session: psycopg.Connection) -> None:
+        """Publish what only ``session`` sees yet, as the stream does when it overtakes the visibility of a commit."""
+        rows = self._outbox(self._published_to, session)
+        self._published_to = rows[-1][0]
+        self.publish_rows(rows)
+
     def publish_again(self) -> None:
         """Publish every row of the outbox once more, as after a reset to the beginning."""
         self.publish_rows(self._outbox(0))
@@ -191,16 +197,24 @@ class World:
             self.producer.poll(0)
         self.producer.commit_transaction(30)
 
-    def _outbox(self, after: int) -> list[tuple[Any, ...]]:
-        return self.ledger.execute(
-            "select outbox_id, message_id::text, delivery_id, dispatch_seq, destination_id, payload "
-            "from outrider.dispatch_outbox where outbox_id > %s order by outbox_id",
-            (after,),
-        ).fetchall()
+    def _outbox(self, after: int, session: psycopg.Connection | None = None) -> list[tuple[Any, ...]]:
+        return (
+            (session or self.ledger)
+            .execute(
+                "select outbox_id, message_id::text, delivery_id, dispatch_seq, destination_id, payload "
+                "from outrider.dispatch_outbox where outbox_id > %s order by outbox_id",
+                (after,),
+            )
+            .fetchall()
+        )
 
     def redispatch_due(self) -> int:
         """Stand-in for the reconciler: enqueue every pending row, due or not, and publish it."""
-        self.ledger.execute(
+        self.enqueue_pending(self.ledger)
+        return self.publish()
+
+    def enqueue_pending(self, session: psycopg.Connection) -> None:
+        session.execute(
             """
             with moved as (
               update outrider.delivery set state = 'enqueued', dispatch_seq = dispatch_seq + 1, next_attempt_at = null,
@@ -214,7 +228,6 @@ class World:
             from moved m join outrider.event e using (event_id)
             """
         )
-        return self.publish()
 
     def states(self) -> dict[str, int]:
         """Deliveries by state."""

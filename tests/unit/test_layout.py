@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-COMPONENTS = ("admission", "audit", "delivery", "reconcile")
+COMPONENTS = ("admission", "audit", "delivery", "offsets", "reconcile")
 ALLOWED = {
     "pipeline.core": {"pipeline.core"},
     "pipeline.ledger": {"pipeline.ledger", "pipeline.core"},

@@ -62,7 +62,7 @@ begin
     loop
       execute format(
         'select exists (select from outrider.delivery d
-                        where d.state in (''pending'', ''enqueued'', ''leased'')
+                        where d.settled_at is null
                           and exists (select from outrider.%I p where p.delivery_id = d.delivery_id))', child)
         into holds_evidence;
       continue when holds_evidence;

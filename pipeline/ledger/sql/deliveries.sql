@@ -1,5 +1,8 @@
 -- The transitions that a worker makes. Each works on many deliveries at once, carries its condition, and
 -- takes times from the database's clock.
+--
+-- Where a delivery is looked up by its id, its state is compared as `d.state || ''`: that leaves the primary key as the
+-- only index that fits. See the note at the indexes in migration 0002.
 
 -- name: lock_pace
 -- Claims on one destination take turns from here to their commit, over all workers. The claim is a statement of
@@ -21,8 +24,9 @@ with wanted as (
   order by w.delivery_id, w.dispatch_seq desc, w.place
 ), found as (
   select w.*, d.destination_id,
-         d.delivery_id is not null as known,
-         coalesce(d.state = 'enqueued' and d.dispatch_seq = w.dispatch_seq, false) as is_current
+         coalesce(d.state || '' = 'enqueued' and d.dispatch_seq = w.dispatch_seq, false) as is_current,
+         -- The stream can be faster than the visibility of its commit: what the message speaks of is still to come.
+         coalesce(d.dispatch_seq < w.dispatch_seq, true) as is_early
   from wanted w
   left join outrider.delivery d on d.delivery_id = w.delivery_id
 ), pace as materialized (
@@ -52,7 +56,7 @@ with wanted as (
   from ranked r
   join pace p on p.destination_id = r.destination_id
   where d.delivery_id = r.delivery_id
-    and d.state = 'enqueued'
+    and d.state || '' = 'enqueued'
     and d.dispatch_seq = r.dispatch_seq
     and p.enabled
     and r.turn <= least(floor(p.tokens), p.free_places)
@@ -70,7 +74,7 @@ with wanted as (
 select f.place,
        case
          when c.delivery_id is not null then 'claimed'
-         when not f.known then 'unknown'
+         when f.is_early then 'early'
          when p.destination_id is null then 'stale'
          when not p.enabled then 'disabled'
          when r.turn > floor(p.tokens) then 'paced'
@@ -117,7 +121,7 @@ with result as (
       last_error = r.error
   from result r
   where d.delivery_id = r.delivery_id
-    and d.state = 'leased'
+    and d.state || '' = 'leased'
     and d.attempt = r.attempt
     and r.state in ('succeeded', 'pending', 'dead')
   returning r.place, d.next_attempt_at
@@ -151,5 +155,5 @@ set state = 'pending',
 from unnest(%(delivery_ids)s::text[], %(dispatch_seqs)s::integer[], %(reasons)s::text[],
             %(delays_seconds)s::double precision[]) as p (delivery_id, dispatch_seq, reason, delay_seconds)
 where d.delivery_id = p.delivery_id
-  and d.state = 'enqueued'
+  and d.state || '' = 'enqueued'
   and d.dispatch_seq = p.dispatch_seq

@@ -26,7 +26,7 @@ join outrider.destination x on x.destination_id = d.destination_id
 
 -- name: waiting
 -- Reads delivery_unsettled in order.
-where d.state in ('pending', 'enqueued', 'leased')
+where d.settled_at is null
   and d.state = any (%(states)s)
   and (d.created_at, d.delivery_id) > (%(after_time)s, %(after_id)s)
 order by d.created_at, d.delivery_id
