@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import typer
 from psycopg.conninfo import conninfo_to_dict
 
 from pipeline.cli.errors import CommandError
+from pipeline.settings import environment_of
 from pipeline.stack.errors import StackError
 
 if TYPE_CHECKING:
@@ -70,8 +72,15 @@ def down() -> None:
 
 def status(
     as_json: Annotated[bool, typer.Option("--json", help="One object, with passwords.")] = False,
+    as_exports: Annotated[
+        bool, typer.Option("--export", help="Shell lines with the operator's settings, password included, for eval.")
+    ] = False,
 ) -> None:
-    """What runs and where it answers; exit code 1 if nothing runs or a part has died."""
+    """What runs and where it answers; exit code 1 if nothing runs or a part has died.
+
+    The other commands take their settings from the environment: eval "$(outrider status --export)" points them at
+    this folder's stack.
+    """
     from pipeline.stack import supervisor
 
     with _one_line_errors():
@@ -82,9 +91,13 @@ def status(
         print(json.dumps({"running": record is not None and record.is_alive, "dead": dead, **content}))
         raise typer.Exit(1 if record is None or dead else 0)
     if record is None:
-        print("nothing runs in this folder: outrider up starts it")
+        # Not among lines that a shell is to read.
+        print("nothing runs in this folder: outrider up starts it", file=sys.stderr if as_exports else sys.stdout)
         raise typer.Exit(1)
-    _show(record)
+    if as_exports:
+        _show_exports(record)
+    else:
+        _show(record)
     _report(deaths)
 
 
@@ -108,6 +121,18 @@ def _show(record: RunRecord) -> None:
     for name, part in record.parts.items():
         print(f"part      {name:<12} {'runs' if part.is_alive else 'DEAD'}  pid {part.pid:<8} log {part.log}")
     sys.stdout.flush()
+
+
+def _show_exports(record: RunRecord) -> None:
+    from pipeline.stack.development_stack import ONE_BROKER
+
+    values = {
+        "postgres_dsn": record.dsns.get("operator", record.postgres_dsn),
+        "kafka_bootstrap_servers": record.bootstrap_servers,
+        **ONE_BROKER,
+    }
+    for name, value in environment_of(values).items():
+        print(f"export {name}={shlex.quote(value)}")
 
 
 def _report(deaths: list[str]) -> None:

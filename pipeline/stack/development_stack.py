@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from pipeline.stack.child_process import ChildProcess
 from pipeline.stack.component import COMPONENTS, component_process, program, program_environment
@@ -22,10 +23,11 @@ PARTS = (*SERVERS, *COMPONENTS)
 PREPARE_SECONDS = 180.0
 READY_SECONDS = 90.0
 PROBE_SECONDS = 2.0
-# The connector has no listener: what is committed before it streams waits in the outbox.
-HAS_READINESS = frozenset(COMPONENTS) - {"connector"}
 # Longer than a worker's drain, which is 30 s by default.
 COMPONENT_STOP_SECONDS = 40.0
+
+# What one broker can hold; the settings' defaults are for a cluster.
+ONE_BROKER = MappingProxyType({"topic_replication_factor": 1, "topic_min_insync_replicas": 1})
 
 Announce = Callable[[str], None]
 
@@ -110,9 +112,7 @@ class DevelopmentStack:
             **(self._given_settings or {}),
             "kafka_bootstrap_servers": self.servers.bootstrap_servers,
             "kafka_security_protocol": "plaintext",
-            # One broker.
-            "topic_replication_factor": 1,
-            "topic_min_insync_replicas": 1,
+            **ONE_BROKER,
         }
 
     def _prepare(self, announce: Announce) -> None:
@@ -154,9 +154,8 @@ class DevelopmentStack:
             )
             self._components.append(process)
             process.start()
-        for (component, _), process, health_port in zip(names, self._components, health_ports, strict=True):
-            if component in HAS_READINESS:
-                wait_ready(process, partial(_says_ready, health_port), READY_SECONDS)
+        for process, health_port in zip(self._components, health_ports, strict=True):
+            wait_ready(process, partial(_says_ready, health_port), READY_SECONDS)
 
     def _run_program(self, settings: Mapping[str, object], *arguments: str) -> None:
         environment = program_environment(settings, inherit_settings=self._given_settings is None)

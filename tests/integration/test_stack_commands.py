@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -107,6 +108,19 @@ def test_up_runs_every_component_and_names_the_one_that_is_killed(folder: Path) 
     assert all(map(answers, record["dsns"].values()))
     with urllib.request.urlopen(f"{record['api_url']}/readyz", timeout=10) as ready:
         assert ready.status == 200
+
+    # The other commands find the stack by what `status --export` has a shell read.
+    exported = shlex.join(program("status", "--export"))
+    asked = shlex.join(program("destination", "list", "--json"))
+    done = subprocess.run(
+        ["bash", "-c", f'eval "$({exported})" && {asked}'],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    assert (done.returncode, json.loads(done.stdout)) == (0, []), done.stderr
 
     os.kill(pid_of(folder, "worker-2"), signal.SIGKILL)
     eventually(lambda: is_gone(pid_of(folder, "worker-2")), "the killed worker is gone")
