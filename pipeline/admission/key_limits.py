@@ -53,6 +53,7 @@ class KeyMeter:
 
     def charge(self, read_bytes: int) -> None:
         """Count bytes that were read."""
+        self._refill_bytes(time.monotonic())
         self._bytes -= read_bytes
 
     def _refill_bytes(self, now: float) -> None:

@@ -10,7 +10,7 @@ from psycopg import sql
 
 from tests.support.ledger_rows import STATE_COLUMNS, add_delivery, add_destination
 
-ROLES = ("application", "connector", "worker", "auditor", "operator")
+ROLES = ("application", "connector", "worker", "auditor", "operator", "api")
 TABLES = (
     "event",
     "destination",
@@ -22,6 +22,7 @@ TABLES = (
     "delivery_attempt",
     "run",
     "ledger_setting",
+    "api_key",
 )
 AUDIT = "outrider_audit.record"
 
@@ -29,13 +30,16 @@ AUDIT = "outrider_audit.record"
 READS = {
     "application": set[str](),
     "connector": {"dispatch_outbox", "delivery_attempt"},
-    "worker": set(TABLES) - {"subscription"},
+    "worker": set(TABLES) - {"subscription", "api_key"},
     "auditor": set[str](),
     "operator": set(TABLES),
+    # Of events and attempts it reads columns: no payload, and nothing that a receiver said.
+    "api": {"destination", "destination_secret", "subscription", "delivery", "run", "ledger_setting", "api_key"},
 }
 DELETES = {
     **{role: set[str]() for role in ROLES},
     "operator": {"destination", "destination_pace", "destination_secret", "subscription"},
+    "api": {"subscription"},
 }
 
 ActAs = Callable[[str, str], None]
@@ -85,6 +89,9 @@ def test_nobody_empties_a_table(act_as: ActAs, role: str, table: str) -> None:
 ADMIT = "select outrider.admit('new', 't', 'x'::bytea, destinations => array['acme'])"
 MOVE = "update outrider.delivery set state = 'dead', next_attempt_at = null, settled_at = clock_timestamp()"
 ALLOWED = [
+    ("api", "select * from outrider.admit_many('[]', '{}')"),
+    ("api", "update outrider.api_key set last_used_at = now()"),
+    ("api", "insert into outrider.destination (destination_id, url) values ('n', 'https://x.example')"),
     ("application", ADMIT),
     ("application", "select * from outrider.delivery_status('waiting')"),
     ("operator", ADMIT),
@@ -114,6 +121,15 @@ def test_role_may(act_as: ActAs, role: str, statement: str) -> None:
 
 
 REFUSED = [
+    ("application", "select * from outrider.admit_many('[]', '{}')"),
+    ("operator", "update outrider.api_key set scopes = array['operate']"),
+    ("api", ADMIT),
+    ("api", "update outrider.api_key set revoked_at = null"),
+    ("api", "insert into outrider.api_key (key_id) values ('aaaaaaaaaaaaaaaa')"),
+    ("api", "update outrider.ledger_setting set payload_bytes_max = 1"),
+    ("api", MOVE),
+    ("api", "select payload from outrider.event"),
+    ("api", "select response_excerpt from outrider.delivery_attempt"),
     ("application", "insert into outrider.event (event_id) values ('x')"),
     ("application", "select outrider.ensure_partitions(3)"),
     ("application", "select outrider.check_headers('{}')"),

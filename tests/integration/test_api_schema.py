@@ -1,0 +1,98 @@
+"""The running server against the document it serves: schemathesis asks what the document allows, and compares."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from pipeline.admission.openapi import document
+from pipeline.admission.operations import OPERATIONS, Operation
+from tests.fixtures.databases import fresh_database
+from tests.support.api_world import api, caller, make_key
+from tests.support.ledger_rows import add_delivery, add_destination, connect
+
+SCHEMA = schemathesis.openapi.from_dict(document())
+EXAMPLES = 25
+
+
+class Served:
+    """The API in a thread of its own, since schemathesis waits for answers without an event loop."""
+
+    def __init__(self, dsn: str, key: str) -> None:
+        self._dsn, self._key = dsn, key
+        self._ready, self._stop = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.url = ""
+
+    def __enter__(self) -> Served:
+        self._thread.start()
+        assert self._ready.wait(60)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+
+    def _run(self) -> None:
+        async def serve() -> None:
+            async with api(self._dsn) as url, caller(url, self._key):
+                self.url = url
+                self._ready.set()
+                await asyncio.to_thread(self._stop.wait)
+
+        asyncio.run(serve())
+
+
+@pytest.fixture(scope="module")
+def served(
+    postgres_dsn: str, migrated_template: str, login_roles: dict[str, tuple[str, str]]
+) -> Iterator[tuple[str, str]]:
+    """URL and Authorization header."""
+    with fresh_database(postgres_dsn, template=migrated_template) as dsn:
+        with connect(dsn) as connection:
+            add_destination(connection)
+            add_delivery(connection, "e", "dead")
+        role, password = login_roles["api"]
+        key = make_key(dsn)
+        with Served(psycopg.conninfo.make_conninfo(dsn, user=role, password=password), key) as running:
+            yield running.url, f"Bearer {key}"
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.operation_id)
+def test_the_server_does_what_the_document_says(served: tuple[str, str], operation: Operation) -> None:
+    url, authorization = served
+    described = SCHEMA[operation.path][operation.method]
+
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=described.as_strategy())
+    def ask(case: schemathesis.Case) -> None:
+        case.call_and_validate(
+            base_url=url,
+            headers={"Authorization": authorization},
+            checks=[
+                not_a_server_error,
+                status_code_conformance,
+                content_type_conformance,
+                response_schema_conformance,
+            ],
+        )
+
+    ask()
