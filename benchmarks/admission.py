@@ -47,6 +47,7 @@ PAYLOAD = b'{"asset":42,"state":"processed","padding":"' + b"x" * 350 + b'"}'
 DESTINATIONS = 20
 API_CONNECTIONS = 4
 BARE_CONNECTIONS = 16
+"""By default more than the API has, so that the comparison leans to the other side."""
 STARTS_SECONDS = 60.0
 
 
@@ -155,10 +156,10 @@ def to_bare() -> Requests:
     )
 
 
-async def serve_bare(dsn: str, port: int) -> None:
+async def serve_bare(dsn: str, port: int, connections: int) -> None:
     """The handler to compare with."""
     async with AsyncConnectionPool(
-        dsn, min_size=BARE_CONNECTIONS, max_size=BARE_CONNECTIONS, kwargs={"autocommit": True}
+        dsn, min_size=connections, max_size=connections, kwargs={"autocommit": True}
     ) as pool:
 
         async def insert(request: web.Request) -> web.Response:
@@ -215,20 +216,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.admission", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--seconds", type=float, default=5.0, help="of each round")
     parser.add_argument("--rounds", type=int, default=3, help="of each server at each number of clients")
+    parser.add_argument("--bare-connections", type=int, default=BARE_CONNECTIONS, help="of the bare handler")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--serve-bare", nargs=2, metavar=("DSN", "PORT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve_bare:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve_bare(options.serve_bare[0], int(options.serve_bare[1])))
+            runner.run(serve_bare(options.serve_bare[0], int(options.serve_bare[1]), options.bare_connections))
         return 0
     measured_on = machine()
     with tempfile.TemporaryDirectory() as folder, EmbeddedStack(servers=("postgres",)) as stack:
-        figures, goals = run(stack, Path(folder), options.seconds, options.rounds)
+        figures, goals = run(stack, Path(folder), options.seconds, options.rounds, options.bare_connections)
     return show("admission", measured_on, figures, goals, as_json=options.json)
 
 
-def run(stack: EmbeddedStack, folder: Path, seconds: float, rounds: int) -> tuple[dict[str, Any], list[Goal]]:
+def run(
+    stack: EmbeddedStack, folder: Path, seconds: float, rounds: int, bare_connections: int
+) -> tuple[dict[str, Any], list[Goal]]:
     migrate_up(stack.postgres_dsn)
     role, password = create_login_roles(stack.postgres_dsn)["api"]
     token = new_token()
@@ -266,6 +270,7 @@ def run(stack: EmbeddedStack, folder: Path, seconds: float, rounds: int) -> tupl
                 arguments=[
                     *(sys.executable, "-m", "benchmarks.admission"),
                     *("--serve-bare", stack.postgres_dsn, str(bare_port)),
+                    *("--bare-connections", str(bare_connections)),
                 ],
                 environment=program_environment({}, inherit_settings=False),
                 directory=Path.cwd(),
@@ -289,7 +294,8 @@ def run(stack: EmbeddedStack, folder: Path, seconds: float, rounds: int) -> tupl
         events = connection.execute(
             "select (select count(*) from outrider.event), (select count(*) from outrider.dispatch_outbox)"
         ).fetchone()
-    return _figures(found, events)
+    figures, goals = _figures(found, events)
+    return {"api_connections": API_CONNECTIONS, "bare_connections": bare_connections} | figures, goals
 
 
 async def _until_they_answer(api_port: int, bare_port: int, key: str) -> None:
@@ -312,7 +318,7 @@ async def _until_they_answer(api_port: int, bare_port: int, key: str) -> None:
 
 
 def _figures(found: dict[str, list[Round]], events: tuple[Any, ...] | None) -> tuple[dict[str, Any], list[Goal]]:
-    figures: dict[str, Any] = {"api_connections": API_CONNECTIONS, "bare_connections": BARE_CONNECTIONS}
+    figures: dict[str, Any] = {}
     goals = []
     for clients in CLIENTS:
         medians = {}
