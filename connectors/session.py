@@ -17,6 +17,7 @@ from connectors.postgres.lsn import format_lsn
 from connectors.postgres.replication import ReplicationConnection, ReplicationStream, ServerIdentity
 from connectors.postgres.slot import check_server, read_slot
 from connectors.postgres.snapshot import import_snapshot, read_table
+from connectors.postgres.turn import take_turn
 from connectors.publisher import Publisher
 from connectors.router import BoundRoute, Router, bind
 from connectors.start_plan import StartKind, check_slot, plan_start
@@ -64,8 +65,12 @@ class Session:
         self._resources.close()
 
     def run(self) -> None:
-        """Returns when the stop signal is set. Raises what Streaming.run does, ConfigurationError, or StoppedError."""
+        """Returns when the stop signal is set, or after a first start: the next session streams.
+
+        Raises what Streaming.run does, ConfigurationError, or StoppedError.
+        """
         config = self._config
+        self._resources.callback(take_turn(config.conninfo, config.slot).close)
         replication = self._connect()
         identity = replication.identify()
         tables = {(route.namespace, route.table): route.columns for route in config.routes}
@@ -80,12 +85,11 @@ class Session:
         plan = plan_start(config.slot, identity, slot, stored)
         _log.info("starting", plan=plan.kind.value, why=plan.why, slot=config.slot)
         if stored is None or plan.kind is not StartKind.RESUME:
-            lsn = self._first_start(identity, sink, size_max, drop_slot=plan.kind is StartKind.RECREATE)
-            sink = self._open_sink(config.transaction_timeout_seconds, size_max)
-            self._stream = self._start_stream(self._connect())
-            position = self._position(identity, lsn, 0, "streaming")
-        else:
-            position = self._position(identity, stored.lsn, stored.row, "streaming")
+            # What is streamed follows from the stored position, read after a fence, and from nothing else: between
+            # the snapshot and a stream of ours another connector may have had the slot.
+            self._first_start(identity, sink, size_max, drop_slot=plan.kind is StartKind.RECREATE)
+            return
+        position = self._position(identity, stored.lsn, stored.row, "streaming")
         if self._stream is None:
             raise TransientError(f"slot {config.slot} went away")
         Streaming(
@@ -156,12 +160,13 @@ class Session:
 
     # --- the first start ----------------------------------------------------------------
 
-    def _first_start(self, identity: ServerIdentity, sink: TransactionalSink, size_max: int, *, drop_slot: bool) -> int:
+    def _first_start(
+        self, identity: ServerIdentity, sink: TransactionalSink, size_max: int, *, drop_slot: bool
+    ) -> None:
         """Create the slot and publish what its snapshot sees, in one Kafka transaction with the position.
 
         A position of phase "snapshot" is stored before. If this is cut off, the next start knows by it that
-        the slot is an unfinished one of ours, and that nothing of the snapshot was committed. Returns the LSN
-        from which to stream.
+        the slot is an unfinished one of ours, and that nothing of the snapshot was committed.
         """
         self._status.enter("snapshot", "creating the slot waits for transactions that are open now")
         sink.commit(self._position(identity, 0, 0, "snapshot"))
@@ -181,7 +186,6 @@ class Session:
         self._status.rows += rows
         self._status.quarantined += publisher.quarantined
         _log.info("slot created", slot=self._config.slot, lsn=format_lsn(created.consistent_lsn), rows_before=rows)
-        return created.consistent_lsn
 
     def _publish_snapshot(self, connection: psycopg.Connection, publisher: Publisher, lsn: int) -> int:
         rows = 0

@@ -8,6 +8,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from connectors.errors import SlotActiveError
+from connectors.postgres.turn import take_turn
 from tests.fixtures.components import StartComponent
 from tests.support.connector_world import ConnectorWorld, insert_dispatches, wait_until, world_of
 
@@ -101,3 +103,17 @@ def test_services_that_are_not_up_yet_are_waited_for(world: ConnectorWorld, comp
         wait_until(lambda: "no rows flow" in process.log_tail(), lambda: f"it says why\n{process.log_tail()}")  # noqa: B023
         assert process.is_running
         assert process.terminate(30) == 0
+
+
+def test_a_connector_waits_while_another_works_with_the_slot(world: ConnectorWorld, database: str) -> None:
+    """Also before the slot exists: what one makes on a first start, another would drop as the rest of a broken one."""
+    slot = world.settings.connector_slot
+    world.create_topics()
+    with world.connector() as connector:
+        world.streaming(connector)
+        with pytest.raises(SlotActiveError, match="another connector works with slot"):
+            take_turn(database, slot)
+    with take_turn(database, f"{slot}_of_another"), take_turn(database, slot) as turn, world.connector() as connector:
+        wait_until(lambda: connector.status.state == "waiting for slot", lambda: connector.status.state)
+        turn.close()
+        world.streaming(connector)
