@@ -179,8 +179,8 @@ class Settings(BaseSettings):
     api_buffered_bytes_max: int = Field(
         64 * 1024 * 1024, ge=1, description="Bytes of request bodies that the API holds at once, over all requests."
     )
-    api_receiver_networks: str = Field(
-        "",
+    api_receiver_networks: str | None = Field(
+        None,
         description="Private networks (CIDR, separated by spaces) that destinations made over the API may lie in.",
     )
     api_receiver_http: bool = Field(False, description="Let destinations made over the API have URLs without TLS.")

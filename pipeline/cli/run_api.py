@@ -28,7 +28,7 @@ def run_api(settings: Settings) -> int:
 
 def receivers_of(settings: Settings) -> Receivers:
     """What destinations made over the API may be, and how they are verified. Raises CommandError."""
-    networks = settings.api_receiver_networks.split()
+    networks = (settings.api_receiver_networks or "").split()
     try:
         parsed = parse_networks(networks)
     except RuleError as error:
