@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from psycopg.conninfo import make_conninfo
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from topics.security import KafkaConnection
@@ -24,6 +24,11 @@ FILE_SUFFIX = "_FILE"
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
 PositiveSeconds = Annotated[float, Field(gt=0)]
+
+
+def variable(field: str) -> str:
+    """The environment variable of a field."""
+    return f"{PREFIX}{field.upper()}"
 
 
 class SettingsError(Exception):
@@ -39,16 +44,16 @@ class SecretFileSource(PydanticBaseSettingsSource):
     def __call__(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for name in secret_fields(self.settings_cls):
-            variable = f"{PREFIX}{name.upper()}"
-            path = os.environ.get(variable + FILE_SUFFIX)
+            direct = variable(name)
+            path = os.environ.get(direct + FILE_SUFFIX)
             if path is None:
                 continue
-            if variable in os.environ:
-                raise SettingsError(f"set {variable} or {variable}{FILE_SUFFIX}, not both")
+            if direct in os.environ:
+                raise SettingsError(f"set {direct} or {direct}{FILE_SUFFIX}, not both")
             try:
                 values[name] = Path(path).read_text(encoding="utf-8").removesuffix("\n")
             except (OSError, UnicodeDecodeError) as error:
-                raise SettingsError(f"{variable}{FILE_SUFFIX}: cannot read {path}: {error}") from error
+                raise SettingsError(f"{direct}{FILE_SUFFIX}: cannot read {path}: {error}") from error
         return values
 
 
@@ -124,7 +129,7 @@ class Settings(BaseSettings):
         256, ge=1, le=10_000, description="Requests in flight of one worker, over all destinations."
     )
     worker_lane_depth: int = Field(
-        200, ge=1, le=100_000, description="Deliveries of one destination that a worker holds before it parks."
+        2_000, ge=1, le=100_000, description="Deliveries of one destination that a worker holds before it parks."
     )
     worker_partition_high: int = Field(
         4_000, ge=10, description="Unsettled messages of one partition at which reading it stops."
@@ -204,6 +209,18 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return init_settings, env_settings, SecretFileSource(settings_cls)
 
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        low, high = "worker_partition_low", "worker_partition_high"
+        if self.worker_partition_low >= self.worker_partition_high:
+            raise ValueError(f"{variable(low)} must be below {variable(high)}")
+        if self.topic_min_insync_replicas > self.topic_replication_factor:
+            raise ValueError(
+                f"{variable('topic_min_insync_replicas')} must not be above {variable('topic_replication_factor')}"
+            )
+        _ = self.kafka  # raises where its parts do not fit
+        return self
+
     @property
     def postgres_conninfo(self) -> str:
         """libpq connection string with password and TLS merged in. Never log it."""
@@ -246,7 +263,9 @@ def load_settings(**overrides: Any) -> Settings:
         return Settings(**overrides)
     except ValidationError as error:
         lines = [
-            f"{PREFIX}{str(part['loc'][0]).upper()}: {part['msg']}" if part["loc"] else part["msg"]
+            f"{variable(str(part['loc'][0]))}: {part['msg']}"
+            if part["loc"]
+            else part["msg"].removeprefix("Value error, ")
             for part in error.errors()
         ]
         raise SettingsError("; ".join(lines)) from None
@@ -254,4 +273,4 @@ def load_settings(**overrides: Any) -> Settings:
 
 def environment_of(values: Mapping[str, object]) -> dict[str, str]:
     """Environment variables for settings given by field name; None is left out."""
-    return {f"{PREFIX}{name.upper()}": str(value) for name, value in values.items() if value is not None}
+    return {variable(name): str(value) for name, value in values.items() if value is not None}

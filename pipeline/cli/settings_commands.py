@@ -13,7 +13,7 @@ from pipeline.cli.acting import AsJson
 from pipeline.cli.errors import CommandError
 from pipeline.cli.output import print_fields, print_json
 from pipeline.cli.settings_sample import settings_sample
-from pipeline.settings import FILE_SUFFIX, PREFIX, Settings, load_settings, secret_fields
+from pipeline.settings import FILE_SUFFIX, PREFIX, Settings, load_settings, secret_fields, variable
 
 OTHER_VARIABLES = frozenset(
     {"OUTRIDER_CACHE_DIR", "OUTRIDER_TEST_POSTGRES_DSN", "OUTRIDER_TEST_KAFKA_BOOTSTRAP_SERVERS"}
@@ -36,38 +36,23 @@ def sample() -> None:
 def check(as_json: AsJson = False) -> None:
     """Read the environment as a component would, and show the result without its secrets."""
     settings = load_settings()
-    problems = [*unknown_variables(os.environ), *contradictions(settings)]
-    if problems:
+    if problems := unknown_variables(os.environ):
         raise CommandError("; ".join(problems))
     values = {name: _shown(getattr(settings, name)) for name in Settings.model_fields}
     if as_json:
         print_json(values)
     else:
-        print_fields((PREFIX + name.upper(), value) for name, value in values.items())
+        print_fields((variable(name), value) for name, value in values.items())
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """Variables with our prefix that nothing reads: most often a slip of the pen."""
-    known = {PREFIX + name.upper() for name in Settings.model_fields} | OTHER_VARIABLES
-    known |= {f"{PREFIX}{name.upper()}{FILE_SUFFIX}" for name in secret_fields(Settings)}
+    known = {variable(field) for field in Settings.model_fields} | OTHER_VARIABLES
+    known |= {variable(field) + FILE_SUFFIX for field in secret_fields(Settings)}
     problems = []
-    for variable in sorted(name for name in environment if name.startswith(PREFIX) and name not in known):
-        near = difflib.get_close_matches(variable, known, n=1)
-        problems.append(f"{variable} is no setting" + (f"; {near[0]} is" if near else ""))
-    return problems
-
-
-def contradictions(settings: Settings) -> list[str]:
-    """What each setting allows, and all of them together do not."""
-    problems = []
-    if settings.topic_min_insync_replicas > settings.topic_replication_factor:
-        problems.append("OUTRIDER_TOPIC_MIN_INSYNC_REPLICAS is above OUTRIDER_TOPIC_REPLICATION_FACTOR")
-    if settings.worker_partition_low >= settings.worker_partition_high:
-        problems.append("OUTRIDER_WORKER_PARTITION_LOW must be below OUTRIDER_WORKER_PARTITION_HIGH")
-    try:
-        _ = settings.kafka
-    except ValueError as error:
-        problems.append(f"OUTRIDER_KAFKA_…: {error}")
+    for name in sorted(name for name in environment if name.startswith(PREFIX) and name not in known):
+        near = difflib.get_close_matches(name, known, n=1)
+        problems.append(f"{name} is no setting" + (f"; {near[0]} is" if near else ""))
     return problems
 
 

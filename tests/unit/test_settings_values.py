@@ -112,7 +112,7 @@ def test_check_shows_what_a_component_would_read_and_no_secret(
         ({"api_prot": 1}, "OUTRIDER_API_PROT is no setting; OUTRIDER_API_PORT is"),
         ({"postgres_dsn_fil": "/x"}, "OUTRIDER_POSTGRES_DSN_FIL is no setting; OUTRIDER_POSTGRES_DSN_FILE is"),
         ({"api_port_file": "/x"}, "OUTRIDER_API_PORT_FILE is no setting"),
-        ({"topic_replication_factor": 1}, "OUTRIDER_TOPIC_MIN_INSYNC_REPLICAS is above"),
+        ({"topic_replication_factor": 1}, "OUTRIDER_TOPIC_MIN_INSYNC_REPLICAS must not be above"),
         ({"worker_partition_low": 4_000}, "OUTRIDER_WORKER_PARTITION_LOW must be below"),
         ({"kafka_security_protocol": "sasl_ssl"}, "needs a SASL mechanism, user and password"),
     ],
