@@ -9,11 +9,12 @@ PIP_FLAGS := --disable-pip-version-check --no-input
 help:
 	@echo 'make demo  [ARGS="--events 5000"]       the whole pipeline, with failures, on real Kafka and PostgreSQL'
 	@echo 'make test  [ARGS="-k invariant"]        the test suite on the same embedded stack'
-	@echo 'make lint                               ruff, mypy and the generated files'
+	@echo 'make lint                               ruff and mypy'
 	@echo 'make bench NAME=connector [ARGS=--json] one benchmark from benchmarks/'
 	@echo 'make lock                               renew requirements.lock'
 
 $(STAMP): requirements.lock pyproject.toml
+	@command -v "$(PYTHON)" > /dev/null || { echo 'there is no $(PYTHON): make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)'; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo 'outrider needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)'; exit 1; }
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
@@ -33,7 +34,7 @@ lint: $(STAMP)
 	$(BIN)/python -m mypy
 
 bench: $(STAMP)
-	@test -n "$(NAME)" || { echo 'which one? make bench NAME=...; there are:'; ls benchmarks; exit 2; }
+	@test -n "$(NAME)" || { echo 'which one? make bench NAME=...; there are:'; ls benchmarks | sed -n 's/\.py$$//p' | grep -v -e __init__ -e report; exit 2; }
 	@$(BIN)/python -m benchmarks.$(NAME) $(ARGS)
 
 lock: $(STAMP)

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from psycopg.conninfo import make_conninfo
-from pydantic import Field, SecretStr, ValidationError, model_validator
+from psycopg import ProgrammingError
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from topics.security import KafkaConnection
@@ -209,6 +210,16 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return init_settings, env_settings, SecretFileSource(settings_cls)
 
+    @field_validator("postgres_dsn")
+    @classmethod
+    def _is_conninfo(cls, value: SecretStr) -> SecretStr:
+        try:
+            conninfo_to_dict(value.get_secret_value())
+        except ProgrammingError:
+            # libpq's message quotes the string, which may hold a password.
+            raise ValueError("is neither a postgresql:// URI nor a string such as host=db dbname=outrider") from None
+        return value
+
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         low, high = "worker_partition_low", "worker_partition_high"
@@ -262,13 +273,12 @@ def load_settings(**overrides: Any) -> Settings:
     try:
         return Settings(**overrides)
     except ValidationError as error:
-        lines = [
-            f"{variable(str(part['loc'][0]))}: {part['msg']}"
-            if part["loc"]
-            else part["msg"].removeprefix("Value error, ")
-            for part in error.errors()
-        ]
-        raise SettingsError("; ".join(lines)) from None
+        raise SettingsError("; ".join(_line(part["loc"], part["msg"]) for part in error.errors())) from None
+
+
+def _line(location: tuple[int | str, ...], message: str) -> str:
+    said = message.removeprefix("Value error, ")
+    return f"{variable(str(location[0]))}: {said}" if location else said
 
 
 def environment_of(values: Mapping[str, object]) -> dict[str, str]:

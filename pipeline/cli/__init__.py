@@ -15,7 +15,7 @@ from collections.abc import Callable
 import psycopg
 import typer
 
-from pipeline.cli.errors import CommandError
+from pipeline.cli.errors import CommandError, UsageError
 from pipeline.ledger.migrate import MigrationError
 from pipeline.settings import SettingsError
 
@@ -55,12 +55,14 @@ def main() -> None:
     """Entry point of the console script."""
     try:
         build_app()()
+    except UsageError as error:
+        _fail(str(error), exit_code=2)
     except (CommandError, SettingsError, MigrationError) as error:
         _fail(str(error))
     except psycopg.OperationalError as error:
         _fail(
-            f"PostgreSQL: {' '.join(str(error).split())}; "
-            "check OUTRIDER_POSTGRES_DSN, and that the server runs (outrider status)"
+            f"PostgreSQL: {' '.join(str(error).split())}; check that the server runs, and OUTRIDER_POSTGRES_DSN "
+            '(for the stack of outrider up: eval "$(outrider status --export)")'
         )
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedFunction) as error:
         _fail(f"the database lacks Outrider's schema ({error.diag.message_primary}): run outrider migrate up")
@@ -72,6 +74,6 @@ def main() -> None:
         sys.exit(1)
 
 
-def _fail(message: str) -> None:
+def _fail(message: str, exit_code: int = 1) -> None:
     print(f"outrider: {message}", file=sys.stderr)
-    sys.exit(1)
+    sys.exit(exit_code)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ import psycopg
 import typer
 
 from pipeline.cli.acting import AsJson, Operator, Reason, act
-from pipeline.cli.errors import CommandError
+from pipeline.cli.errors import CommandError, UsageError
 from pipeline.cli.output import print_columns, print_fields, print_json, visible
 from pipeline.core.lifecycle import State
 from pipeline.ledger import operator_deliveries as acts
@@ -24,6 +25,7 @@ from pipeline.ledger.reports import (
     Cursor,
     DeliveryEntry,
     attempts_of,
+    destination_exists,
     dispatches_of,
     event_of,
     find_delivery,
@@ -62,11 +64,11 @@ def show_list(
 ) -> None:
     """List deliveries, oldest first. By default those waiting; with --destination alone, all of that destination."""
     if waiting + dead + (state is not None) > 1:
-        raise CommandError("--waiting, --dead and --state exclude each other")
+        raise UsageError("--waiting, --dead and --state exclude each other")
     if state is State.SUCCEEDED and destination is None:
-        raise CommandError("--state succeeded needs a --destination: there may be very many")
+        raise UsageError("--state succeeded needs a --destination: there may be very many")
     place = _cursor(after)
-    with operator_connection(load_settings().postgres_conninfo) as connection:
+    with _ledger(destination) as connection:
         by_death = dead or state is State.DEAD
         if by_death:
             entries = list_dead(connection, destination_id=destination, after=place, limit=limit)
@@ -145,21 +147,18 @@ def retry(
 
     Named ones at once; all dead ones of a destination after a look at their number, with --yes.
     """
+    _check_selection(delivery_ids, "--dead", dead, destination)
+    if force and not delivery_ids:
+        raise UsageError("--force is for deliveries named one by one")
     by = act(operator, reason)
-    with operator_connection(load_settings().postgres_conninfo) as connection:
-        if delivery_ids:
-            if dead or destination is not None:
-                raise CommandError("name deliveries, or say --dead --destination, not both")
+    with _ledger(destination) as connection:
+        if destination is not None:
+            selection = acts.select_dead(connection, destination)
+            _act_on_all(connection, _RETRY, selection, by, yes=yes, as_json=as_json)
+        elif delivery_ids:
             moved = acts.retry(connection, delivery_ids, by, force=force)
             hint = "only dead ones are retried, and succeeded ones with --force"
             _report_named(connection, delivery_ids, moved, done="retried", hint=hint, as_json=as_json)
-        elif dead and destination is not None:
-            if force:
-                raise CommandError("--force is for deliveries named one by one")
-            selection = acts.select_dead(connection, destination)
-            _act_on_all(connection, _RETRY, selection, by, yes=yes, as_json=as_json)
-        else:
-            raise CommandError("name deliveries, or say --dead --destination NAME")
 
 
 def cancel(
@@ -177,19 +176,33 @@ def cancel(
     Named ones at once; all pending ones of a destination after a look at their number, with --yes. What is in transport
     or in flight cannot be called back: disable the destination first, and it comes back to pending.
     """
+    _check_selection(delivery_ids, "--pending", pending, destination)
     by = act(operator, reason)
-    with operator_connection(load_settings().postgres_conninfo) as connection:
-        if delivery_ids:
-            if pending or destination is not None:
-                raise CommandError("name deliveries, or say --pending --destination, not both")
+    with _ledger(destination) as connection:
+        if destination is not None:
+            selection = acts.select_pending(connection, destination)
+            _act_on_all(connection, _CANCEL, selection, by, yes=yes, as_json=as_json)
+        elif delivery_ids:
             moved = acts.cancel(connection, delivery_ids, by)
             hint = "only pending ones are cancelled"
             _report_named(connection, delivery_ids, moved, done="cancelled", hint=hint, as_json=as_json)
-        elif pending and destination is not None:
-            selection = acts.select_pending(connection, destination)
-            _act_on_all(connection, _CANCEL, selection, by, yes=yes, as_json=as_json)
-        else:
-            raise CommandError("name deliveries, or say --pending --destination NAME")
+
+
+def _check_selection(delivery_ids: list[str] | None, option: str, is_given: bool, destination: str | None) -> None:
+    """Either deliveries are named, or all of one kind at one destination are meant."""
+    if delivery_ids and (is_given or destination is not None):
+        raise UsageError(f"name deliveries, or say {option} --destination, not both")
+    if not delivery_ids and not (is_given and destination is not None):
+        raise UsageError(f"name deliveries, or say {option} --destination NAME")
+
+
+@contextmanager
+def _ledger(destination_id: str | None) -> Iterator[psycopg.Connection]:
+    """A session; a destination that is asked for must exist, so that a slip is not an empty list."""
+    with operator_connection(load_settings().postgres_conninfo) as connection:
+        if destination_id is not None and not destination_exists(connection, destination_id):
+            raise CommandError(f"no destination {visible(destination_id)}: see outrider destination list")
+        yield connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +265,7 @@ def _cursor(text: str | None) -> Cursor:
     try:
         return Cursor.parse(text)
     except ValueError:
-        raise CommandError(f"--after {visible(text)}: take the cursor that the page before printed") from None
+        raise UsageError(f"--after {visible(text)}: take the cursor that the page before printed") from None
 
 
 def _following(entries: list[DeliveryEntry], limit: int, *, by_death: bool) -> str | None:

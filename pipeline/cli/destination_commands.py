@@ -19,7 +19,7 @@ import typer
 from pipeline.cli.acting import AsJson, Operator, OptionalReason, Reason, act
 from pipeline.cli.destination_ping import ping
 from pipeline.cli.destination_rules import RuleError, check_url, parse_networks
-from pipeline.cli.errors import CommandError
+from pipeline.cli.errors import CommandError, UsageError
 from pipeline.cli.output import print_columns, print_fields, print_json, visible
 from pipeline.ledger import operator as ledger
 from pipeline.settings import load_settings
@@ -102,7 +102,7 @@ def add(
         allowed_networks=allow_network,
     )
     if not destination_id.isprintable() or not 1 <= len(destination_id) <= 200:
-        raise CommandError("a destination's name has 1 to 200 printable characters")
+        raise UsageError("a destination's name has 1 to 200 printable characters")
     _check_subscriptions(subscribe)
     with _one_line_errors():
         check_url(url, allow_http=allow_http, networks=parse_networks(allow_network or []))
@@ -142,7 +142,7 @@ def change(
 ) -> None:
     """Change what is given, and nothing else. --allow-network replaces the whole list."""
     if allow_network and no_network:
-        raise CommandError("--allow-network and --no-network exclude each other")
+        raise UsageError("--allow-network and --no-network exclude each other")
     settings = ledger.DestinationSettings(
         url=url,
         start_rate_per_second=rate,
@@ -157,7 +157,7 @@ def change(
         allowed_networks=[] if no_network else allow_network,
     )
     if not (settings.given() or subscribe or unsubscribe):
-        raise CommandError("nothing to change: name at least one setting (see --help)")
+        raise UsageError("nothing to change: name at least one setting (see --help)")
     _check_subscriptions(subscribe)
     with _one_line_errors():
         parse_networks(allow_network or [])
@@ -255,6 +255,8 @@ def rotate_secret(
 def send_ping(destination_id: DestinationId, as_json: AsJson = False) -> None:
     """POST a signed ping to it, enabled or not, and show what came back; exit code 1 where that is no success."""
     settings = load_settings()
+    with _ledger():
+        pass  # a database that is away is said at once; the pool below would try for a while
     with _one_line_errors():
         outcome = asyncio.run(ping(settings.postgres_conninfo, destination_id))
     if as_json:
@@ -301,7 +303,7 @@ def _one_line_errors() -> Iterator[None]:
 def _check_subscriptions(event_types: list[str] | None) -> None:
     for event_type in event_types or []:
         if not _SUBSCRIPTION.fullmatch(event_type):
-            raise CommandError(f"subscription {event_type!r}: write a type, a prefix such as 'media.*', or '*'")
+            raise UsageError(f"subscription {event_type!r}: write a type, a prefix such as 'media.*', or '*'")
 
 
 def _new_secret() -> str:

@@ -15,7 +15,7 @@ import psycopg
 import typer
 
 from pipeline.cli.acting import AsJson, Operator, Reason, act
-from pipeline.cli.errors import CommandError
+from pipeline.cli.errors import CommandError, UsageError
 from pipeline.cli.offsets_text import print_applied, print_plan, print_report
 from pipeline.cli.output import print_json, visible
 from pipeline.ledger.operator import Act, operator_connection
@@ -261,7 +261,7 @@ def _target(
     if latest:
         given.append(ToLatest())
     if len(given) != 1:
-        raise CommandError(
+        raise UsageError(
             "say where to, with exactly one of --to-time, --by-duration, --to-earliest, --to-latest, --to-offset, "
             "--shift-by, --from-file"
         )

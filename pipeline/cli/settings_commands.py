@@ -51,7 +51,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     known |= {variable(field) + FILE_SUFFIX for field in secret_fields(Settings)}
     problems = []
     for name in sorted(name for name in environment if name.startswith(PREFIX) and name not in known):
-        near = difflib.get_close_matches(name, known, n=1)
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
         problems.append(f"{name} is no setting" + (f"; {near[0]} is" if near else ""))
     return problems
 

@@ -21,6 +21,11 @@ ALL_STATES = tuple(State)
 WAITING_STATES = tuple(state for state in State if not state.is_terminal)
 
 
+def destination_exists(connection: psycopg.Connection, destination_id: str) -> bool:
+    row = connection.execute(query("reports", "destination_exists"), {"destination_id": destination_id}).fetchone()
+    return row == (True,)
+
+
 @dataclass(frozen=True, slots=True)
 class Cursor:
     """A place in a list: the entry that the page before ended with. As text ``<ISO 8601>/<delivery_id>``."""

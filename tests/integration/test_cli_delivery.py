@@ -88,6 +88,7 @@ def test_lists_hold_what_was_asked_for(
     outrider: Outrider, connection: psycopg.Connection, options: list[str], states: set[str]
 ) -> None:
     one_in_each_state(connection)
+    add_destination(connection, "other")
     listed = outrider("delivery", "list", *options, "--json").json["deliveries"]
     assert sorted(entry["state"] for entry in listed) == sorted(states)
 
@@ -128,7 +129,7 @@ def test_a_list_that_makes_no_sense_is_refused_in_one_line(
     outrider: Outrider, options: list[str], message: str
 ) -> None:
     refused = outrider("delivery", "list", *options)
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert message in refused.stderr
     assert refused.stderr.count("\n") == 1
 
@@ -277,6 +278,13 @@ def test_cancel_of_all_pending_ones_counts_first(outrider: Outrider, connection:
     assert delivery(connection, enqueued)["state"] == "enqueued"
 
 
+def test_a_destination_that_does_not_exist_is_named_and_no_empty_list(outrider: Outrider) -> None:
+    for command in (["list"], ["retry", "--dead", "--reason", "r"], ["cancel", "--pending", "--reason", "r"]):
+        refused = outrider("delivery", *command, "--destination", "nobody")
+        assert (refused.exit_code, refused.stdout) == (1, "")
+        assert refused.stderr == "outrider: no destination nobody: see outrider destination list\n"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -292,7 +300,7 @@ def test_cancel_of_all_pending_ones_counts_first(outrider: Outrider, connection:
 )
 def test_an_act_without_a_clear_selection_is_refused(outrider: Outrider, arguments: list[str]) -> None:
     refused = outrider("delivery", *arguments)
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert refused.stderr.count("\n") == 1
 
 

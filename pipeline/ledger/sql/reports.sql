@@ -15,6 +15,9 @@ cross join lateral (
 ) first_due
 where x.enabled
 
+-- name: destination_exists
+select exists (select from outrider.destination where destination_id = %(destination_id)s)
+
 -- name: delivery_columns
 -- The common part of the lists and of a single delivery.
 select d.delivery_id, d.event_id, e.event_type, d.destination_id, x.enabled as destination_enabled, d.state, d.attempt,
