@@ -23,8 +23,8 @@ from topics.security import KafkaConnection
 PREFIX = "OUTRIDER_"
 FILE_SUFFIX = "_FILE"
 
-Fraction = Annotated[float, Field(gt=0, le=1)]
-PositiveSeconds = Annotated[float, Field(gt=0)]
+# A month is more than any of them needs, and infinity is no time to wait.
+PositiveSeconds = Annotated[float, Field(gt=0, le=2_592_000, allow_inf_nan=False)]
 
 
 def variable(field: str) -> str:
@@ -83,7 +83,9 @@ class Settings(BaseSettings):
     postgres_pool_size: int = Field(4, ge=1, le=100, description="Connections that one component holds.")
 
     # --- Kafka --------------------------------------------------------------------------
-    kafka_bootstrap_servers: str = Field("127.0.0.1:9092", min_length=1, description="host:port, comma-separated.")
+    kafka_bootstrap_servers: str = Field(
+        "127.0.0.1:9092", pattern=r"^[^,\s]+:\d{1,5}(,[^,\s]+:\d{1,5})*$", description="host:port, comma-separated."
+    )
     kafka_security_protocol: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = Field(
         "plaintext", description="How every client talks to the brokers."
     )
@@ -100,7 +102,7 @@ class Settings(BaseSettings):
     # --- Topics -------------------------------------------------------------------------
     topic_prefix: str = Field(
         "outrider",
-        pattern=r"^[A-Za-z0-9._-]{1,100}$",
+        pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}$",
         description="First part of every topic, consumer group and transactional id.",
     )
     topic_replication_factor: int = Field(3, ge=1, le=32, description="Copies of each partition.")
@@ -152,8 +154,8 @@ class Settings(BaseSettings):
     worker_drain_seconds: PositiveSeconds = Field(
         30.0, description="Longest wait for requests in flight after SIGTERM."
     )
-    worker_session_timeout_seconds: PositiveSeconds = Field(
-        10.0, description="Silence after which the group gives this worker's partitions away."
+    worker_session_timeout_seconds: float = Field(
+        10.0, ge=1, le=1_800, description="Silence after which the group gives this worker's partitions away."
     )
     retry_after_max_seconds: PositiveSeconds = Field(
         86_400.0, description="Longest pause that a receiver's Retry-After may ask for."

@@ -68,6 +68,8 @@ def main() -> None:
         _fail(f"the database lacks Outrider's schema ({error.diag.message_primary}): run outrider migrate up")
     except psycopg.errors.InsufficientPrivilege as error:
         _fail(f"{error.diag.message_primary}: connect as a role that may (see the README's table of roles)")
+    except psycopg.DataError as error:
+        _fail(f"a value in the database cannot be shown or stored: {' '.join(str(error).split())}")
     except BrokenPipeError:
         # The reader of our output (head, less) left; nothing more can be said to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

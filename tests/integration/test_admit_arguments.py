@@ -63,6 +63,8 @@ def connection(rolled_back: psycopg.Connection) -> psycopg.Connection:
         ({"headers": {"x-a": 7}}, InvalidArgument, "string"),
         ({"headers": {"x-a": "v" * 4_097}}, InvalidArgument, "4096"),
         ({"headers": {f"x-{n}": "v" for n in range(33)}}, InvalidArgument, "at most 32"),
+        # Each is small enough, and so is their number; quotes take two bytes in JSON.
+        ({"headers": {f"x-{n}": '"' * 4_096 for n in range(8)}}, InvalidArgument, "32768 bytes together"),
     ],
 )
 def test_malformed_argument_is_named_and_nothing_changes(
@@ -82,6 +84,9 @@ def test_malformed_argument_is_named_and_nothing_changes(
         ("'e', 't', null", "payload must not be NULL"),
         ("'e', 't', 'x'::bytea, null", "content_type"),
         ("'e', 't', 'x'::bytea, deliver_at => 'infinity'", "deliver_at"),
+        ("'e', 't', 'x'::bytea, deliver_at => '20000-01-01'", "deliver_at"),
+        ("'e', 't', 'x'::bytea, deliver_at => '0044-03-15 BC'", "deliver_at"),
+        ("'e', 't', 'x'::bytea, deliver_at => now() + interval '11 years'", "deliver_at"),
         ("'e', 't', 'x'::bytea, headers => null", "JSON object"),
         ("'e', 't', 'x'::bytea, headers => '[1]'", "JSON object"),
     ],

@@ -128,15 +128,6 @@ def test_evidence_of_an_unsettled_delivery_is_kept(rolled_back: psycopg.Connecti
     assert (name in partitions(rolled_back, parent)) is not is_settled
 
 
-def test_the_default_partitions_are_never_dropped(rolled_back: psycopg.Connection) -> None:
-    old_day = today(rolled_back) - timedelta(days=400)
-    for parent in PARENTS:
-        add_old_row(rolled_back, parent, "d", datetime(old_day.year, old_day.month, old_day.day, tzinfo=UTC))
-    assert drop_expired(rolled_back, 1, 1) == []
-    for parent in PARENTS:
-        assert scalar(rolled_back, f"select count(*) from outrider.{parent}_rest") == 1
-
-
 @pytest.mark.parametrize(("outbox_days", "attempt_days"), [(0, 90), (7, 0), (-1, 90)])
 def test_a_retention_of_less_than_a_day_is_refused(
     rolled_back: psycopg.Connection, outbox_days: int, attempt_days: int
@@ -166,3 +157,41 @@ def test_bounds_do_not_depend_on_the_sessions_time_zone(rolled_back: psycopg.Con
         day_name("dispatch_outbox", day),
     )
     assert f"'{day} 00:00:00+00'" in bound
+
+
+def test_admission_goes_on_while_partitions_are_made(database: str) -> None:
+    with connect(database) as upkeep, connect(database) as application:
+        add_destination(application)
+        application.execute("set lock_timeout = '5s'")
+        with upkeep.transaction():
+            assert upkeep.execute("select outrider.ensure_partitions(20)").fetchall()
+            application.execute("select outrider.admit('e', 'test.event', '', destinations => array['acme'])")
+        assert scalar(application, "select count(*) from outrider.dispatch_outbox") == 1
+
+
+def test_a_reader_that_is_in_the_way_is_not_waited_for(database: str) -> None:
+    with connect(database) as upkeep, connect(database) as reader:
+        with reader.transaction():
+            reader.execute("select from outrider.delivery_attempt")
+            made = {name for (name,) in upkeep.execute("select outrider.ensure_partitions(15)").fetchall()}
+        last = today(upkeep) + timedelta(days=15)
+        assert made == {day_name("dispatch_outbox", last)}
+        made = {name for (name,) in upkeep.execute("select outrider.ensure_partitions(15)").fetchall()}
+        assert made == {day_name("delivery_attempt", last)}
+
+
+@pytest.mark.parametrize("parent", PARENTS)
+def test_old_rows_of_settled_deliveries_leave_the_default_partition(
+    rolled_back: psycopg.Connection, parent: str
+) -> None:
+    add_destination(rolled_back)
+    settled = add_delivery(rolled_back, "settled", "succeeded")
+    waiting = add_delivery(rolled_back, "waiting", "pending")
+    long_ago = datetime.now(UTC) - timedelta(days=400)
+    for delivery_id in (settled, waiting):
+        add_old_row(rolled_back, parent, delivery_id, long_ago)
+    add_old_row(rolled_back, parent, settled, datetime.now(UTC) + timedelta(days=400))
+    assert drop_expired(rolled_back) == [f"{parent}_rest"]
+    assert f"{parent}_rest" in partitions(rolled_back, parent)
+    left = rolled_back.execute(f"select delivery_id from outrider.{parent}_rest order by {PARENTS[parent]}".encode())
+    assert left.fetchall() == [(waiting,), (settled,)]

@@ -136,6 +136,7 @@ REFUSED = [
     ("connector", ADMIT),
     ("connector", "insert into outrider.dispatch_outbox (delivery_id) values ('x')"),
     ("worker", ADMIT),
+    ("worker", "update outrider.run set operator = 'nobody', reason = 'forged'"),
     ("worker", "update outrider.delivery set event_id = 'other'"),
     ("worker", "update outrider.delivery set destination_id = 'other'"),
     ("worker", "update outrider.delivery set delivery_id = 'other'"),

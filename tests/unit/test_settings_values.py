@@ -130,3 +130,22 @@ def test_sample_prints_the_sample(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     result = program(monkeypatch, capsys)("settings", "sample")
     assert result.exit_code == 0
     assert "#OUTRIDER_POSTGRES_DSN=" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"worker_lease_margin_seconds": "inf"},
+        {"worker_lease_margin_seconds": "1e300"},
+        {"reconciler_window_seconds": "nan"},
+        {"worker_session_timeout_seconds": "0.0001"},
+        {"topic_prefix": ".."},
+        {"kafka_bootstrap_servers": ",,,"},
+        {"postgres_dsn": "host=db badopt=1"},
+        {"postgres_dsn": "garbage"},
+    ],
+)
+def test_nonsense_is_refused_by_name(values: dict[str, object]) -> None:
+    (name,) = values
+    with pytest.raises(SettingsError, match=f"^OUTRIDER_{name.upper()}: "):
+        load_settings(**values)

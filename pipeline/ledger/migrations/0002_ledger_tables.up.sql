@@ -28,7 +28,7 @@ create table outrider.destination (
   retry_factor              double precision not null default 3 check (retry_factor between 1 and 100),
   retry_max_delay_seconds   double precision not null default 21600 check (retry_max_delay_seconds between 0.01 and 604800),
   retry_max_attempts        integer not null default 20 check (retry_max_attempts between 1 and 1000),
-  retry_max_age_seconds     double precision not null default 432000 check (retry_max_age_seconds > 0),
+  retry_max_age_seconds     double precision not null default 432000 check (retry_max_age_seconds between 0.01 and 31536000),
   -- Private, loopback and link-local addresses are refused unless one of these networks holds them.
   allowed_networks          cidr[] not null default '{}',
   created_at                timestamptz not null default clock_timestamp(),
@@ -174,9 +174,11 @@ create index run_by_time on outrider.run (kind, started_at);
 --   update outrider.ledger_setting set payload_bytes_max = 1048576;
 create table outrider.ledger_setting (
   only_row               boolean primary key default true check (only_row),
-  payload_bytes_max      integer not null default 262144 check (payload_bytes_max between 1 and 67108864),
+  -- The topics take records of 4 MiB; what goes with a payload needs less than one of them.
+  payload_bytes_max      integer not null default 262144 check (payload_bytes_max between 1 and 3145728),
   destinations_max       integer not null default 1000 check (destinations_max between 1 and 100000),
   -- Time after which a dispatch that no worker has claimed counts as lost; doubles with each repeat.
-  transport_timeout_seconds double precision not null default 120 check (transport_timeout_seconds > 0)
+  transport_timeout_seconds double precision not null default 120
+    check (transport_timeout_seconds between 0.001 and 86400)
 );
 insert into outrider.ledger_setting default values;

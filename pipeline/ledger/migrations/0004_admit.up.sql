@@ -20,6 +20,11 @@ return pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(
     || outrider.identity_part(dispatch_seq::text)
 ), 1, 16), 'hex')::uuid;
 
+-- Bounded, because a time that is not meant would be a delivery that waits for ever, and clients cannot show all
+-- that PostgreSQL can store.
+create function outrider.is_deliverable_at(moment timestamptz) returns boolean language sql stable strict parallel safe
+return moment between timestamptz '2000-01-01 00:00:00+00' and pg_catalog.statement_timestamp() + interval '10 years';
+
 -- Raises OU005 for the first header that may not be sent: names are HTTP tokens (RFC 9110, 5.6.2), values are
 -- printable ASCII, and what the sender itself sets is reserved.
 create function outrider.check_headers(headers jsonb) returns void
@@ -57,6 +62,10 @@ begin
       raise exception 'header % has a value of more than 4096 characters', to_json(name) using errcode = 'OU005';
     end if;
   end loop;
+  if octet_length(headers::text) > 32768 then
+    raise exception 'the headers of an event take at most 32768 bytes together, these take %',
+      octet_length(headers::text) using errcode = 'OU005';
+  end if;
   if cardinality(names) > 32 then
     raise exception 'an event has at most 32 headers, this one has %', cardinality(names) using errcode = 'OU005';
   end if;
@@ -117,10 +126,10 @@ begin
   end if;
   if octet_length(admit.payload) > limits.payload_bytes_max then
     raise exception 'payload has % bytes, the limit is %', octet_length(admit.payload), limits.payload_bytes_max
-      using errcode = 'OU004', hint = 'send a reference to the content, or raise ledger_setting.payload_bytes_max';
+      using errcode = 'OU004', hint = 'send a reference to the content, or raise ledger_setting.payload_bytes_max (at most 3 MiB)';
   end if;
-  if admit.deliver_at is not null and not isfinite(admit.deliver_at) then
-    raise exception 'deliver_at must be a finite time' using errcode = 'OU005';
+  if admit.deliver_at is not null and not outrider.is_deliverable_at(admit.deliver_at) then
+    raise exception 'deliver_at must lie between the year 2000 and ten years from now' using errcode = 'OU005';
   end if;
   perform outrider.check_headers(admit.headers);
   if not by_subscription then
@@ -255,6 +264,7 @@ $$;
 
 revoke all on function
   outrider.identity_part, outrider.delivery_identity, outrider.message_identity, outrider.check_headers,
+  outrider.is_deliverable_at,
   outrider.admit, outrider.delivery_status
   from public;
 grant execute on function outrider.admit, outrider.delivery_status to outrider_application, outrider_operator;

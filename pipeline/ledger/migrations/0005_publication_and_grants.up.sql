@@ -15,7 +15,7 @@ grant update (state, attempt, dispatch_seq, dispatches_lost, next_attempt_at, lo
   on outrider.delivery to outrider_worker;
 grant update (tokens, refilled_at) on outrider.destination_pace to outrider_worker;
 grant insert on outrider.dispatch_outbox, outrider.delivery_attempt to outrider_worker;
-grant insert, update on outrider.run to outrider_worker;
+grant insert, update (finished_at, counts, error) on outrider.run to outrider_worker;
 
 -- operator: destinations and recorded acts.
 grant select on all tables in schema outrider to outrider_operator;

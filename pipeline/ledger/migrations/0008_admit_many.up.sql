@@ -56,7 +56,7 @@ begin
       and i.event_type ~ '^[^[:cntrl:]*]+$' and length(i.event_type) <= 256
       and i.content_type ~ '^[\x21-\x7e][\x20-\x7e]*$' and length(i.content_type) <= 256
       and octet_length(i.payload) <= limits.payload_bytes_max
-      and (i.deliver_at is null or isfinite(i.deliver_at))
+      and (i.deliver_at is null or outrider.is_deliverable_at(i.deliver_at))
       and octet_length(i.headers::text) <= 4096
       and i.headers::text ~ '^\{("ce-[a-z0-9]+": "[\x20\x21\x23-\x5b\x5d-\x7e]*"(, )?)*\}$'
       and not exists (select from jsonb_object_keys(i.headers) as k(name)

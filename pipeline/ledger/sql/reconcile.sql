@@ -74,7 +74,7 @@ with setting as materialized (
       dispatch_seq = d.dispatch_seq + 1,
       dispatches_lost = case when p.reason = 'lost' then d.dispatches_lost + 1 else 0 end,
       lost_after = statement_timestamp() + make_interval(secs => s.transport_timeout_seconds
-        * 2 ^ case when p.reason = 'lost' then least(d.dispatches_lost + 1, 12) else 0 end),
+        * 2 ^ case when p.reason = 'lost' then least(d.dispatches_lost + 1, 5) else 0 end),
       next_attempt_at = null,
       leased_at = null,
       lease_until = null,
