@@ -1,15 +1,21 @@
-"""Where messages go that cannot be understood: the quarantine topic, unchanged, with the reason beside them."""
+"""Where messages go that cannot be understood: the quarantine topic, unchanged, with the reason beside them.
+
+Putting a message there is total, whatever the message holds: it ends with a record in the topic, as whole as the topic
+takes it, or with a line in the log and a count. It never raises, so that no message can end its reader.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 import structlog
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError
+from aiokafka.errors import BrokerResponseError, KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+from prometheus_client import Counter
 
 from pipeline.delivery.transport import Origin
 from pipeline.settings import Settings
@@ -18,11 +24,74 @@ log = structlog.get_logger(__name__)
 
 Headers = Sequence[tuple[str, bytes | None]]
 RETRY_SECONDS = 1.0
+# Answers in a row that no waiting mends (a missing right, say), each from a producer of its own.
+REFUSALS_MAX = 30
+CLOSE_SECONDS = 5.0
 REASON_LENGTH_MAX = 500
+SMALL_BYTES_MAX = 16 * 1024
+
+NOT_STORED = Counter(
+    "outrider_worker_quarantine_not_stored_total", "Messages that the quarantine topic did not take; the log has each."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineRecord:
+    """A record as it is sent. The value is never null: a record needs a key or a value, and not each has a key."""
+
+    key: bytes | None
+    value: bytes
+    headers: Headers
+
+
+def quarantine_records(
+    origin: Origin, key: bytes | None, value: bytes | None, headers: Headers, reason: str
+) -> Iterator[QuarantineRecord]:
+    """Records for one message, from the whole of it to nothing but the reason and where it lies.
+
+    What a record leaves out is named, with its size, in its header ``quarantine_left_out``; a null value, which
+    becomes an empty one, is named there too.
+    """
+    where = f"{origin.topic}/{origin.partition}/{origin.offset}"
+    added: list[tuple[str, bytes | None]] = [
+        ("quarantine_reason", reason[:REASON_LENGTH_MAX].encode(errors="replace")),
+        ("quarantine_origin", where.encode()),
+    ]
+    key_bytes, value_bytes = len(key or b""), len(value or b"")
+    headers_bytes = sum(len(name.encode(errors="replace")) + len(content or b"") for name, content in headers)
+    previous = None
+    # The largest key, headers and value that each record keeps.
+    for small_max, value_max in ((None, None), (SMALL_BYTES_MAX, None), (SMALL_BYTES_MAX, SMALL_BYTES_MAX), (-1, -1)):
+        keeps_key = small_max is None or key_bytes <= small_max
+        keeps_headers = small_max is None or headers_bytes <= small_max
+        keeps_value = value_max is None or value_bytes <= value_max
+        if (keeps_key, keeps_headers, keeps_value) == previous:
+            continue
+        previous = (keeps_key, keeps_headers, keeps_value)
+        left_out = [
+            f"{name}: {size} bytes"
+            for name, size, is_kept in (
+                ("key", key_bytes, keeps_key),
+                ("headers", headers_bytes, keeps_headers),
+                ("value", value_bytes, keeps_value),
+            )
+            if size and not is_kept
+        ]
+        if value is None:
+            left_out.append("value: null")
+        yield QuarantineRecord(
+            key=key if keeps_key else None,
+            value=value if keeps_value and value is not None else b"",
+            headers=[
+                *(headers if keeps_headers else ()),
+                *added,
+                *([("quarantine_left_out", ", ".join(left_out).encode())] if left_out else ()),
+            ],
+        )
 
 
 class Quarantine:
-    """An idempotent producer of its own, made when it is first needed. Use it with ``async with``."""
+    """A producer of its own, made when it is first needed. Use it with ``async with``."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -36,26 +105,58 @@ class Quarantine:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._producer is not None:
-            await self._producer.stop()
+        await self._close(self._producer)
 
     async def put(self, origin: Origin, key: bytes | None, value: bytes | None, headers: Headers, reason: str) -> None:
-        """Return when the message is there; while Kafka refuses, try again. A crash in between may store it twice."""
+        """Return when the message is there, or cannot be; while Kafka is away, wait. Never raises.
+
+        A crash or a lost answer may store it twice.
+        """
         where = f"{origin.topic}/{origin.partition}/{origin.offset}"
-        log.error("message quarantined", message_at=where, reason=reason)
-        added = (("quarantine_reason", reason[:REASON_LENGTH_MAX].encode()), ("quarantine_origin", where.encode()))
-        while True:
+        log.error("message quarantined", message_at=where, reason=reason[:REASON_LENGTH_MAX])
+        try:
+            for record in quarantine_records(origin, key, value, headers, reason):
+                if await self._store(record, where):
+                    return
+        except Exception:  # whatever it is, a message must not end its reader
+            log.exception("message cannot be quarantined", message_at=where)
+        NOT_STORED.inc()
+        log.error("message passed over, quarantine did not take it", message_at=where, topic=self._topic)
+
+    async def _store(self, record: QuarantineRecord, where: str) -> bool:
+        """Whether the topic has it. False where it is too large, or is refused again and again."""
+        refusals = 0
+        while refusals < REFUSALS_MAX:
+            producer = None
             try:
                 producer = await self._open()
-                await producer.send_and_wait(self._topic, value=value, key=key, headers=[*headers, *added])
-            except MessageSizeTooLargeError:
-                # With the reason it is above the topic's limit; it stays where it was, and here is where that is.
-                value, headers = None, ()
+                await producer.send_and_wait(
+                    self._topic, value=record.value, key=record.key, headers=list(record.headers)
+                )
+            except (MessageSizeTooLargeError, RecordListTooLargeError):
+                return False
             except KafkaError as error:
-                log.warning("quarantine refused, trying again", topic=self._topic, error=repr(error))
+                if isinstance(error, BrokerResponseError) and not error.retriable:
+                    refusals += 1
+                log.warning("quarantine refused, trying again", topic=self._topic, message_at=where, error=repr(error))
+                if not error.retriable:
+                    # Such errors may be the producer's state, which it would repeat for ever.
+                    await self._close(producer)
                 await asyncio.sleep(RETRY_SECONDS)
             else:
-                return
+                return True
+        return False
+
+    async def _close(self, producer: Any) -> None:
+        """Close a producer, unless another message's error has done so."""
+        if producer is None or producer is not self._producer:
+            return
+        self._producer = None
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await producer.stop()
+        except (TimeoutError, KafkaError) as error:
+            log.warning("producer of the quarantine not closed", error=repr(error))
 
     async def _open(self) -> Any:
         async with self._lock:
@@ -68,7 +169,7 @@ class Quarantine:
                     sasl_mechanism=kafka.sasl_mechanism or "PLAIN",
                     sasl_plain_username=kafka.sasl_username,
                     sasl_plain_password=kafka.sasl_password,
-                    enable_idempotence=True,
+                    # Not idempotent: after one record that is refused, every later one would be out of sequence.
                     acks="all",
                     # The broker's limit decides, not this client's.
                     max_request_size=2**31 - 1,

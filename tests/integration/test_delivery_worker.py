@@ -7,6 +7,7 @@ from collections import Counter
 
 import psycopg
 import pytest
+from confluent_kafka import Producer
 from standardwebhooks import Webhook
 
 from tests.support.delivery_world import Received, Reply, World, opened, wait_until
@@ -365,3 +366,41 @@ def test_start_errors_are_one_line_that_names_the_mend(world, component):
     for worker in (no_topic, no_broker, no_database):
         worker.terminate(20)
         assert worker.exit_status == 0
+
+
+def produce_plainly(world: World, bootstrap_servers: str, *records: dict) -> None:
+    """Outside the transactions of the connector, and as large as the topic takes."""
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "message.max.bytes": 6_000_000, "log_level": 0})
+    refused = []
+    for record in records:
+        producer.produce(world.dispatch, on_delivery=lambda error, _: error and refused.append(error), **record)
+    assert producer.flush(30) == 0
+    assert refused == []
+
+
+def test_messages_at_the_limits_of_their_parts_are_quarantined_and_end_no_worker(world, component, bootstrap_servers):
+    large = 4 * 1024 * 1024 - 200
+    produce_plainly(
+        world,
+        bootstrap_servers,
+        {"key": None, "value": None},
+        {"key": None, "value": b""},
+        {"key": b"", "value": None},
+        {"key": b"k" * large, "value": None},
+        {"key": b"k" * (large // 2), "value": b"v" * (large // 2)},
+        {"key": b"k", "value": b"v" * large},
+        {"key": b"k", "value": None, "headers": [("h", b"x" * large)]},
+        {"key": b"k", "value": b"many", "headers": [(f"h{n}", None) for n in range(20_000)]},
+    )
+    world.add_destination("a")
+    world.admit("e", "a")
+    world.publish()
+    worker = component("worker")
+    wait_until(lambda: all_committed(world), "nothing is held up")
+    wait_until(lambda: world.states() == {"succeeded": 1}, "the good one arrives")
+    assert worker.is_running
+    records = world.records(world.quarantine)
+    assert len({dict(r.headers())["quarantine_origin"] for r in records}) == 8
+    assert all(r.value() is not None for r in records)
+    assert b"many" in {r.value() for r in records}
+    assert "quarantine did not take it" not in worker.log_tail(10_000)
