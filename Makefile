@@ -3,6 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+# Each has an embedded stack of its own; most tests wait for theirs, so more than there are cores is faster.
+TEST_PROCESSES ?= 4
 PIP_FLAGS := --disable-pip-version-check --no-input
 
 .PHONY: help demo test lint bench lock clean
@@ -26,7 +28,7 @@ demo: $(STAMP)
 	@$(BIN)/python -m pipeline.cli demo $(ARGS)
 
 test: $(STAMP)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import psycopg
 import structlog
@@ -18,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
 from pipeline.audit.metrics import BEHIND_SECONDS, DEFECTS, MESSAGES, REPEATED
-from pipeline.audit.records import Message, Reader, read_attempt, read_dispatch
+from pipeline.audit.records import Message, Reader, read_attempt, read_damaged, read_dispatch
 from pipeline.ledger.audit import AuditRecord, record_messages
 from pipeline.settings import Settings
 from topics.declarations import ATTEMPTS, DISPATCH
@@ -188,7 +189,7 @@ class _Session:
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         if topic is None or partition is None or offset is None:
             raise RuntimeError("a message without an error has a place")
-        key, value, headers = message.key(), message.value(), message.headers() or ()
+        key, value = message.key(), message.value()
         plain = Message(
             topic=topic,
             partition=partition,
@@ -196,9 +197,19 @@ class _Session:
             timestamp_ms=message.timestamp()[1],
             key=key.encode() if isinstance(key, str) else key,
             value=value.encode() if isinstance(value, str) else value,
-            headers=tuple(headers.items() if isinstance(headers, dict) else headers),
+            headers=(),
         )
-        return self._readers[topic](plain)
+        # Nothing that a message holds may end the audit: each would come again after the restart.
+        try:
+            headers = message.headers() or ()
+            pairs = tuple(headers.items() if isinstance(headers, dict) else headers)
+        except Exception as error:  # SystemError where a header's name is not UTF-8
+            return read_damaged(plain, f"headers: cannot be read: {error.__cause__ or error!r}")
+        try:
+            return self._readers[topic](replace(plain, headers=pairs))
+        except Exception as error:
+            _log.exception("message met a defect of its reader", topic=topic, partition=partition, offset=offset)
+            return read_damaged(plain, f"reader: {error!r}")
 
     def _commit(self, offsets: list[TopicPartition]) -> None:
         try:

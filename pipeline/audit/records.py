@@ -60,6 +60,11 @@ def read_attempt(message: Message) -> AuditRecord:
     )
 
 
+def read_damaged(message: Message, defect: str) -> AuditRecord:
+    """A message of which the client or the reader could not make anything; ``defect`` says why."""
+    return _broken(message, defect, None)
+
+
 def _checked(
     message: Message, decoded: Dispatch | Attempt, *, attempt: int | None, result: str | None, body_sha256: bytes | None
 ) -> AuditRecord:

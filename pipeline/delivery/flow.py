@@ -28,6 +28,7 @@ from pipeline.delivery.request_headers import request_headers
 from pipeline.delivery.sender import Answer, NoAnswer, Request, Sender
 from pipeline.delivery.settling import Attempt, settlement_of
 from pipeline.delivery.transport import TP, Origin
+from pipeline.delivery.unreadable import UNREADABLE
 from pipeline.ledger.deliveries import Claimed, ClaimRequest, Parking, Refused, Settlement, claim, park, settle
 from pipeline.ledger.destinations import Destination, load_destinations
 from pipeline.ledger.pool import Pool
@@ -153,6 +154,9 @@ class DeliveryFlow:
 
     def _take_in(self, origin: Origin, key: bytes | None, value: bytes | None, headers: Headers) -> str | None:
         """Put a message into its lane, or say why it cannot be understood."""
+        problem = next((content for name, content in headers if name == UNREADABLE), None)
+        if problem is not None:
+            return f"cannot be read: {problem.decode(errors='replace')}"
         message = decode_dispatch(key, value, headers)
         if isinstance(message, RecordError):
             return str(message)

@@ -19,6 +19,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
 from pipeline.core.tracker import CompletionTracker
+from pipeline.delivery.unreadable import read_what_is_unreadable
 
 __all__ = ["TP", "OrderedConsumer", "OrderedConsumerThread", "OrderedTransport", "Origin", "broker_addresses"]
 
@@ -33,9 +34,13 @@ class Origin(NamedTuple):
 
 
 class OrderedConsumerThread(driver.AIOKafkaConsumerThread):  # type: ignore[misc]  # the driver has no types
-    """Fetches committed records only, and tells the consumer of each one before anybody else sees it."""
+    """Fetches committed records only, and tells the consumer of each one before anybody else sees it.
+
+    A record that cannot be parsed is fetched as a damaged one (pipeline/delivery/unreadable.py).
+    """
 
     def _create_worker_consumer(self, transport: Any) -> Any:
+        read_what_is_unreadable()
         consumer = super()._create_worker_consumer(transport)
         # The driver reads uncommitted records unless Faust's own transactions are on.
         consumer._isolation_level = "read_committed"

@@ -17,6 +17,7 @@ from psycopg.conninfo import make_conninfo
 
 from pipeline.stack.child_process import ChildProcess
 from tests.fixtures.components import StartComponent
+from tests.support.damaged_records import NotText, batch, produce_batch
 from tests.support.ledger_rows import connect, scalar, wait_until
 from tests.unit.test_audit_records import ATTEMPT
 
@@ -313,3 +314,25 @@ def test_a_login_without_the_right_is_one_line(
     assert process.exit_status == 1
     assert "permission denied" in process.log_tail(5)
     assert "Traceback" not in process.log_tail(50)
+
+
+def test_a_record_whose_headers_cannot_be_read_is_recorded_with_its_defect(
+    *,
+    component: StartComponent,
+    auditor_dsn: str,
+    connection: psycopg.Connection,
+    bootstrap_servers: str,
+    topics: tuple[str, str],
+    producer: Producer,
+) -> None:
+    bad = (b"acme", json.dumps(ATTEMPT).encode(), [(NotText("x"), b"y")])
+    for topic in topics:
+        produce_batch(bootstrap_servers, topic, 0, batch(bad, bad))
+    produce_dispatches(producer, topics[0], 0, 1)
+    producer.flush(KAFKA_SECONDS)
+    process = component("audit", postgres_dsn=auditor_dsn)
+    wait_for_records(connection, 5)
+    assert process.is_running
+    defects = connection.execute("select topic, defect from outrider_audit.record where defect is not null").fetchall()
+    assert sorted(topic for topic, _ in defects) == sorted(topics * 2)
+    assert all(defect.startswith("headers: cannot be read") for _, defect in defects)

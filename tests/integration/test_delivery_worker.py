@@ -10,7 +10,8 @@ import pytest
 from confluent_kafka import Producer
 from standardwebhooks import Webhook
 
-from tests.support.delivery_world import Received, Reply, World, opened, wait_until
+from tests.support.damaged_records import NotText, batch, produce_batch
+from tests.support.delivery_world import PARTITIONS, Received, Reply, World, opened, wait_until
 
 
 @pytest.fixture
@@ -404,3 +405,25 @@ def test_messages_at_the_limits_of_their_parts_are_quarantined_and_end_no_worker
     assert all(r.value() is not None for r in records)
     assert b"many" in {r.value() for r in records}
     assert "quarantine did not take it" not in worker.log_tail(10_000)
+
+
+def test_a_record_that_the_client_cannot_parse_is_quarantined_and_its_batch_goes_on(
+    world, component, bootstrap_servers
+):
+    world.add_destination("a")
+    ids = [world.admit(f"e{number}", "a")[0] for number in range(3)]
+    good = [
+        (b"a", b"{}", [("id", b"x"), ("delivery_id", delivery_id.encode()), ("dispatch_seq", b"1")])
+        for delivery_id in ids
+    ]
+    bad = (b"a", b"unreadable", [("id", b"x"), (NotText("x"), b"y")])
+    for partition in range(PARTITIONS):
+        produce_batch(bootstrap_servers, world.dispatch, partition, batch(bad))
+    produce_batch(bootstrap_servers, world.dispatch, 1, batch(good[0], bad, good[1], bad, good[2]))
+    worker = component("worker")
+    wait_until(lambda: world.states() == {"succeeded": 3}, "what surrounds the damage arrives")
+    wait_until(lambda: all_committed(world), "nothing is held up")
+    assert worker.is_running
+    records = world.records(world.quarantine)
+    assert [(r.key(), r.value()) for r in records] == [(b"a", b"unreadable")] * (PARTITIONS + 2)
+    assert all(b"cannot be read" in dict(r.headers())["quarantine_reason"] for r in records)
