@@ -397,8 +397,8 @@ def test_messages_at_the_limits_of_their_parts_are_quarantined_and_end_no_worker
     world.admit("e", "a")
     world.publish()
     worker = component("worker")
-    wait_until(lambda: all_committed(world), "nothing is held up")
     wait_until(lambda: world.states() == {"succeeded": 1}, "the good one arrives")
+    wait_until(lambda: all_committed(world), "nothing is held up")
     assert worker.is_running
     records = world.records(world.quarantine)
     assert len({dict(r.headers())["quarantine_origin"] for r in records}) == 8

@@ -6,9 +6,12 @@ import asyncio
 import time
 
 from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import NotLeaderForPartitionError
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy as BatchBuilder
 from aiokafka.structs import TopicPartition
+
+TRIES = 100
 
 Pair = tuple[str, bytes | None]
 
@@ -37,12 +40,18 @@ def produce_batch(bootstrap_servers: str, topic: str, partition: int, content: b
         await client.bootstrap()
         try:
             await client.set_topics([topic])
-            leader = client.cluster.leader_for_partition(TopicPartition(topic, partition))
-            request = ProduceRequest(
-                transactional_id=None, required_acks=1, timeout=5_000, topics=[(topic, [(partition, content)])]
-            )
-            answer = await client.send(leader, request)
-            assert answer.topics[0][1][0][1] == 0, answer
+            for _ in range(TRIES):
+                leader = client.cluster.leader_for_partition(TopicPartition(topic, partition))
+                request = ProduceRequest(
+                    transactional_id=None, required_acks=1, timeout=5_000, topics=[(topic, [(partition, content)])]
+                )
+                code = (await client.send(leader, request)).topics[0][1][0][1]
+                if code != NotLeaderForPartitionError.errno:
+                    break
+                # A topic that was made a moment ago.
+                await asyncio.sleep(0.1)
+                await client.force_metadata_update()
+            assert code == 0, f"Kafka refuses the batch: {code}"
         finally:
             await client.close()
 
