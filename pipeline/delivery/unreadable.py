@@ -17,7 +17,9 @@ from aiokafka.consumer import fetcher
 from aiokafka.errors import UnsupportedCodecError
 from aiokafka.record.default_records import _DefaultRecordBatchPy as PlainBatch
 from aiokafka.record.memory_records import MemoryRecords
-from aiokafka.record.util import decode_varint
+
+# Not the compiled one: that reads beyond the end of a damaged batch, and the process dies of it.
+from aiokafka.record.util import decode_varint_py as decode_varint
 
 UNREADABLE = "outrider_unreadable"
 # Of a batch: its base offset (8 bytes), then the length of what follows the length (4 bytes).
@@ -106,7 +108,7 @@ def read_one_by_one(content: memoryview, error: Exception) -> Iterator[Any]:
     for _ in range(batch._num_records):
         begin = batch._pos
         try:
-            record = batch._read_msg()
+            record = batch._read_msg(decode_varint)
         except Exception as problem:
             try:
                 record, batch._pos = _damaged(batch, begin, problem)
