@@ -51,6 +51,11 @@ class CompletionTracker:
         return self._open.pop(offset, None) is not None
 
     @property
+    def fetched_to(self) -> int:
+        """Where the fetch behind all that were noted begins. 0 before anything was fetched."""
+        return self._fetched_to
+
+    @property
     def unsettled(self) -> int:
         """Messages that are not done."""
         return len(self._open)

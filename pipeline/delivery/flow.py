@@ -27,6 +27,7 @@ from pipeline.delivery.quarantine import Headers, Quarantine
 from pipeline.delivery.request_headers import request_headers
 from pipeline.delivery.sender import Answer, NoAnswer, Request, Sender
 from pipeline.delivery.settling import Attempt, settlement_of
+from pipeline.delivery.stall_watch import StallWatch
 from pipeline.delivery.transport import TP, Origin
 from pipeline.delivery.unreadable import UNREADABLE
 from pipeline.ledger.deliveries import Claimed, ClaimRequest, Parking, Refused, Settlement, claim, park, settle
@@ -102,6 +103,7 @@ class DeliveryFlow:
         self._parking = 0
         self._timer: asyncio.TimerHandle | None = None
         self._is_draining = False
+        self._stall_watch = StallWatch(self._now())
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         rows, seconds = settings.worker_group_commit_rows, settings.worker_group_commit_seconds
@@ -140,6 +142,7 @@ class DeliveryFlow:
         """Take a message in. Never waits, never raises."""
         if self._is_draining or not self._messages.admit(origin):
             return
+        self._stall_watch.moved(self._now())
         try:
             reason = self._take_in(origin, key, value, headers)
         except Exception as error:  # whatever it is, the partition must go on
@@ -202,6 +205,11 @@ class DeliveryFlow:
     def in_flight(self) -> int:
         """Starts that have not ended."""
         return self._lanes.in_flight
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether messages wait, and for long none was admitted and none was done."""
+        return self._stall_watch.is_stalled(self._messages.unsettled_in_all(), self._now())
 
     # Starting
 
@@ -354,6 +362,7 @@ class DeliveryFlow:
     def _done(self, origin: Origin) -> None:
         if not self._messages.done(origin):
             return  # the partition is another worker's now
+        self._stall_watch.moved(self._now())
         tp = TP(origin.topic, origin.partition)
         if self._messages.unsettled(tp) <= self._settings.worker_partition_low:
             self._messages.on_buffer_drop(tp)
@@ -441,7 +450,9 @@ class DeliveryFlow:
             metrics.IN_FLIGHT.set(self._lanes.in_flight)
             metrics.WAITING.set(self._lanes.waiting)
             metrics.LANES.set(len(self._lanes))
-            metrics.UNSETTLED.set(self._messages.unsettled_in_all())
+            unsettled = self._messages.unsettled_in_all()
+            metrics.UNSETTLED.set(unsettled)
+            self._stall_watch.look(unsettled, now)
 
     def _hold_body(self, item: Waiting) -> None:
         self._waiting_bytes += len(item.body or b"")

@@ -4,6 +4,10 @@ Faust's own bookkeeping loses messages that are acked out of order, and never ca
 Here every offset is noted in its partition's tracker (pipeline/core/tracker.py) where it is fetched, in the consumer's
 thread, before anything can drop it; what is committed is the tracker's next offset and nothing else.
 
+A topic that was deleted and made again starts a new log at 0, under offsets that Faust and the trackers know from the
+old one. That is noticed, and the partition is begun anew; where messages of the old log are not done yet, whose offsets
+would be taken for the new one's, the worker ends instead and begins anew as a whole.
+
 What is overridden is private to Faust 0.15.3 and aiokafka, which pyproject.toml pins;
 tests/unit/test_delivery_transport.py fails when a new version renames any of it.
 """
@@ -14,6 +18,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import structlog
 import uvloop
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
@@ -21,7 +26,24 @@ from faust.types import TP
 from pipeline.core.tracker import CompletionTracker
 from pipeline.delivery.unreadable import read_what_is_unreadable
 
-__all__ = ["TP", "OrderedConsumer", "OrderedConsumerThread", "OrderedTransport", "Origin", "broker_addresses"]
+__all__ = [
+    "TP",
+    "NewLogError",
+    "OrderedConsumer",
+    "OrderedConsumerThread",
+    "OrderedTransport",
+    "Origin",
+    "broker_addresses",
+]
+
+log = structlog.get_logger(__name__)
+
+# How soon a topic that was made again is seen; the driver's own five minutes leave it unread for as long.
+METADATA_AGE_MS = 10_000
+
+
+class NewLogError(Exception):
+    """The log of a partition was begun anew while messages of the old one were under way."""
 
 
 class Origin(NamedTuple):
@@ -41,6 +63,7 @@ class OrderedConsumerThread(driver.AIOKafkaConsumerThread):  # type: ignore[misc
 
     def _create_worker_consumer(self, transport: Any) -> Any:
         read_what_is_unreadable()
+        self.app.conf.consumer_metadata_max_age_ms = METADATA_AGE_MS
         consumer = super()._create_worker_consumer(transport)
         # The driver reads uncommitted records unless Faust's own transactions are on.
         consumer._isolation_level = "read_committed"
@@ -64,7 +87,8 @@ class OrderedConsumerThread(driver.AIOKafkaConsumerThread):  # type: ignore[misc
                 for tp in assignment.tps
                 if assignment.state_value(tp).has_valid_position
             }
-            self.consumer.note_fetched(consumer._coordinator.generation, records, positions)
+            ends = {tp: assignment.state_value(tp).highwater for tp in positions}
+            self.consumer.note_fetched(consumer._coordinator.generation, records, positions, ends)
         return records
 
 
@@ -77,13 +101,45 @@ class OrderedConsumer(driver.Consumer):  # type: ignore[misc]
         # The consumer's thread notes what was fetched, the event loop does everything else.
         self._trackers_lock = threading.Lock()
 
-    def note_fetched(self, generation: int, records: Mapping[Any, Any], positions: Mapping[Any, int]) -> None:
-        """Note a fetch: its records by partition, and where each partition's next fetch begins."""
+    def note_fetched(
+        self,
+        generation: int,
+        records: Mapping[Any, Any],
+        positions: Mapping[Any, int],
+        ends: Mapping[Any, int | None],
+    ) -> None:
+        """Note a fetch: its records by partition, where each partition's next fetch begins, and where its log ends.
+
+        An end is None where it is not known yet. Raises NewLogError.
+        """
         with self._trackers_lock:
             for tp, position in positions.items():
                 tracker = self._trackers.get(tp)
                 if tracker is not None and tracker.generation == generation:
+                    if self._is_new_log(tp, tracker, position, ends.get(tp)):
+                        tracker = self._begin_anew(tp, tracker)
                     tracker.fetched([record.offset for record in records.get(tp, ())], position)
+
+    def _is_new_log(self, tp: TP, tracker: CompletionTracker, position: int, end: int | None) -> bool:
+        """Whether what was read or committed before lies behind the end of the log, which is read from below that.
+
+        The end alone would not do: a new leader of the same log may for a moment say less than the old one did.
+        """
+        known = max(tracker.fetched_to, self._read_offset.get(tp) or 0)
+        return end is not None and end < known and position < known
+
+    def _begin_anew(self, tp: TP, tracker: CompletionTracker) -> CompletionTracker:
+        """Forget the offsets of the old log. No message is on its way to its reader: the reader asks for the next."""
+        if tracker.unsettled:
+            del self._trackers[tp]
+            raise NewLogError(
+                f"{tp.topic}/{tp.partition} was made again while {tracker.unsettled} messages of the old one were under "
+                "way; start the worker again, and what they stood for is found in the ledger"
+            )
+        log.error("partition was made again, reading it from its beginning", topic=tp.topic, partition=tp.partition)
+        self._read_offset[tp] = None
+        self._trackers[tp] = CompletionTracker(tracker.generation)
+        return self._trackers[tp]
 
     def admit(self, origin: Origin) -> bool:
         """Whether this message is to be handled: it belongs to the current assignment and was not seen in it before."""
@@ -141,6 +197,10 @@ class OrderedConsumer(driver.Consumer):  # type: ignore[misc]
         with self._trackers_lock:
             tracker = self._trackers.get(tp)
             return tracker.next_offset if tracker is not None and tracker.next_offset > 0 else None
+
+    def _should_commit(self, tp: TP, offset: int) -> bool:
+        # Not only what is higher: a log that was begun anew is lower.
+        return bool(offset != self._committed_offset.get(tp))
 
     async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
         """Gaps need no bookkeeping: an offset without a message is never fetched."""

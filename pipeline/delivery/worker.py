@@ -56,6 +56,7 @@ class Worker:
         self._stopping = asyncio.Event()
         self._state = "starting"
         self._app: Any = None
+        self._flow: DeliveryFlow | None = None
         self.left_behind = False
         """Whether Faust could not be stopped: its tasks and threads may ignore that they are cancelled."""
 
@@ -64,9 +65,11 @@ class Worker:
         self._stopping.set()
 
     def ready(self) -> tuple[bool, str]:
-        """Whether it has its partitions and reads them, with the state in a word."""
+        """Whether it has its partitions, reads them and gets on, with the state in a word."""
         if self._state == "running" and self._app.rebalancing:
             return False, "rebalancing"
+        if self._state == "running" and self._flow is not None and self._flow.is_stalled:
+            return False, "stalled"
         return self._state == "running", self._state
 
     async def run(self) -> int:
@@ -87,7 +90,7 @@ class Worker:
             sender = await stack.enter_async_context(Sender(concurrency=settings.worker_concurrency))
             quarantine = await stack.enter_async_context(Quarantine(settings))
             self._app, topic = build_app(settings)
-            flow = DeliveryFlow(
+            self._flow = flow = DeliveryFlow(
                 settings,
                 self.worker_id,
                 messages=self._app.consumer,

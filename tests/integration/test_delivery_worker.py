@@ -7,7 +7,8 @@ from collections import Counter
 
 import psycopg
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from standardwebhooks import Webhook
 
 from tests.support.damaged_records import NotText, batch, produce_batch
@@ -325,8 +326,6 @@ def test_sigterm_ends_the_worker_also_while_the_broker_is_away(world, component,
 
 
 def publishes(world: World) -> bool:
-    from confluent_kafka import KafkaException
-
     try:
         return world.publish() > 0
     except KafkaException:
@@ -427,3 +426,90 @@ def test_a_record_that_the_client_cannot_parse_is_quarantined_and_its_batch_goes
     records = world.records(world.quarantine)
     assert [(r.key(), r.value()) for r in records] == [(b"a", b"unreadable")] * (PARTITIONS + 2)
     assert all(b"cannot be read" in dict(r.headers())["quarantine_reason"] for r in records)
+
+
+def make_dispatch_again(world: World, bootstrap_servers: str) -> None:
+    """Delete the dispatch topic and make it again, empty."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    admin.delete_topics([world.dispatch])[world.dispatch].result(30)
+
+    def is_made() -> bool:
+        try:
+            admin.create_topics([NewTopic(world.dispatch, PARTITIONS, 1)])[world.dispatch].result(30)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return False
+            raise
+        return True
+
+    wait_until(is_made, "the old topic is gone and the new one is there")
+
+
+def produce_deliveries(world: World, bootstrap_servers: str, deliveries: dict[str, str]) -> None:
+    produce_plainly(
+        world,
+        bootstrap_servers,
+        *(
+            {
+                "key": destination_id.encode(),
+                "value": b"{}",
+                "headers": {"id": "x", "delivery_id": delivery_id, "dispatch_seq": "1"},
+            }
+            for delivery_id, destination_id in deliveries.items()
+        ),
+    )
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_topic_that_was_made_again_is_read_from_its_beginning(world, component, bootstrap_servers, is_running):
+    """By a worker that runs meanwhile, and by one that starts with committed offsets behind the end of the log."""
+    names = [f"d{number}" for number in range(12)]
+    for name in names:
+        world.add_destination(name)
+    for number in range(10):
+        world.admit(f"e{number}", *names)
+    world.publish()
+    worker = component("worker")
+    wait_until(lambda: world.states() == {"succeeded": 120}, "the old topic is read")
+    wait_until(lambda: all_committed(world), "and committed")
+    if not is_running:
+        worker.terminate(40)
+    make_dispatch_again(world, bootstrap_servers)
+    if not is_running:
+        worker.start()
+    produce_deliveries(world, bootstrap_servers, {world.admit("new", name)[0]: name for name in names})
+    wait_until(lambda: world.states() == {"succeeded": 132}, "the new topic is read")
+    wait_until(lambda: all_committed(world), "and committed")
+    assert worker.is_running
+
+
+def test_a_topic_that_was_made_again_under_messages_in_flight_is_read_or_ends_the_worker(
+    world, component, bootstrap_servers
+):
+    released = threading.Event()
+
+    def reply(received: Received) -> Reply:
+        if received.path == "/hangs":
+            released.wait(120)
+        return Reply()
+
+    world.receiver.reply = reply
+    world.add_destination("hangs", timeout_seconds=120)
+    world.add_destination("a")
+    for number in range(20):
+        world.admit(f"h{number}", "hangs")
+    world.publish()
+    worker = component("worker", worker_park_after_seconds=3600)
+    wait_until(lambda: len(world.receiver.received) == 20, "all are under way")
+    make_dispatch_again(world, bootstrap_servers)
+    produce_deliveries(world, bootstrap_servers, dict.fromkeys(world.admit("a", "a"), "a"))
+
+    def arrived() -> bool:
+        if not worker.is_running:
+            assert worker.exit_status == 1
+            assert "was made again while" in worker.log_tail(200)
+            worker.start()
+        return any(r.path == "/a" for r in world.receiver.received)
+
+    wait_until(arrived, "the new topic is read")
+    released.set()

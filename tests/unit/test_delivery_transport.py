@@ -10,6 +10,7 @@ from importlib import metadata
 
 import pytest
 from aiokafka import AIOKafkaConsumer
+from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.consumer.subscription_state import Assignment, Subscription, SubscriptionState, TopicPartitionState
 from faust.transport.consumer import Consumer
@@ -37,6 +38,7 @@ def test_the_version_is_the_one_that_was_read():
                 "ack",
                 "_filter_tps_with_pending_acks",
                 "_new_offset",
+                "_should_commit",
                 "_add_gap",
                 "verify_event_path",
             ],
@@ -53,7 +55,17 @@ def test_every_override_overrides_something_with_the_same_parameters(ours, base,
 
 
 def test_no_method_is_overridden_without_being_listed_here():
-    added = {"note_fetched", "admit", "is_current", "done", "unsettled", "unsettled_in_all", "_current"}
+    added = {
+        "note_fetched",
+        "admit",
+        "is_current",
+        "done",
+        "unsettled",
+        "unsettled_in_all",
+        "_current",
+        "_is_new_log",
+        "_begin_anew",
+    }
     for ours, base in ((OrderedConsumer, driver.Consumer), (OrderedConsumerThread, driver.AIOKafkaConsumerThread)):
         own = {name for name, value in vars(ours).items() if inspect.isfunction(value)}
         assert {name for name in own - added if not hasattr(base, name)} == set()
@@ -76,6 +88,12 @@ def test_the_transport_takes_the_consumer_from_the_class():
         (driver.AIOKafkaConsumerThread._create_consumer, ["_create_worker_consumer"]),
         (AIOKafkaConsumer.__init__, ["self._isolation_level = isolation_level", "self._subscription ="]),
         (AIOKafkaConsumer.start, ["isolation_level=self._isolation_level", "self._coordinator ="]),
+        (
+            driver.AIOKafkaConsumerThread._create_worker_consumer,
+            ["metadata_max_age_ms=conf.consumer_metadata_max_age_ms"],
+        ),
+        (Fetcher._proc_fetch_request, ["= MemoryRecords(part_data[-1])"]),
+        (Consumer._drain_messages, ["self._read_offset.__getitem__"]),
         (ServiceThread.__init__, ["thread_loop or asyncio.new_event_loop()"]),
     ],
 )
@@ -92,4 +110,5 @@ def test_the_driver_still_has_what_we_read():
     assert callable(Assignment.state_value)
     assert isinstance(TopicPartitionState.position, property)
     assert isinstance(TopicPartitionState.has_valid_position, property)
+    assert "self.highwater = " in inspect.getsource(TopicPartitionState.__init__)
     assert "self.generation = " in inspect.getsource(GroupCoordinator.__init__)
