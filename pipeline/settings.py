@@ -84,7 +84,9 @@ class Settings(BaseSettings):
 
     # --- Kafka --------------------------------------------------------------------------
     kafka_bootstrap_servers: str = Field(
-        "127.0.0.1:9092", pattern=r"^[^,\s]+:\d{1,5}(,[^,\s]+:\d{1,5})*$", description="host:port, comma-separated."
+        "127.0.0.1:9092",
+        pattern=r"^\s*[^,\s]+:\d{1,5}(\s*,\s*[^,\s]+:\d{1,5})*\s*$",
+        description="host:port, comma-separated.",
     )
     kafka_security_protocol: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = Field(
         "plaintext", description="How every client talks to the brokers."

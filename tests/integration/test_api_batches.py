@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -114,7 +115,8 @@ async def test_a_cloudevents_batch_goes_where_the_query_says(client: Client) -> 
 
 async def test_items_without_a_routing_of_their_own_take_that_of_the_query(client: Client) -> None:
     batch = items(structured("a"), structured("b"))
-    reply = await send(client, batch, "?destination=acme&deliver_at=2999-01-01T00:00:00Z")
+    tomorrow = (datetime.now(UTC) + timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    reply = await send(client, batch, f"?destination=acme&deliver_at={tomorrow}")
     states = [result["receipt"]["deliveries"][0]["state"] for result in reply.body["results"]]
     assert states == ["pending", "pending"]
 
