@@ -74,8 +74,10 @@ class Client:
                 await asyncio.sleep(0.02)
 
     async def _unready(self) -> bool:
-        # A parameter that does not exist is complained about only behind the key; the database comes after it.
-        return (await self.ask("POST", "/v1/events?nonsense=1")).status in (401, 503)
+        # A parameter that does not exist is complained about behind the key, and before the database is looked at.
+        if (await self.ask("POST", "/v1/events?nonsense=1")).status == 401:
+            return True
+        return (await self.ask("GET", "/v1/deliveries?limit=1")).status == 503
 
 
 def make_key(
