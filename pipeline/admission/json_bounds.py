@@ -17,7 +17,9 @@ _OTHERS = bytes(byte for byte in range(256) if byte not in _OPENING + _CLOSING)
 
 def depth(text: bytes) -> int:
     """Greatest number of arrays and objects that are open at once; also of a text that is no JSON."""
-    if text.count(b"[") + text.count(b"{") <= 1:
-        return text.count(b"[") + text.count(b"{")
+    opened = text.count(b"[") + text.count(b"{")
+    # Most bodies: none, or one that begins the text, so that it is in no string.
+    if opened == 0 or (opened == 1 and text.lstrip()[:1] in (b"[", b"{")):
+        return opened
     steps = array("b", _STRING.sub(b"", text).translate(_STEPS, _OTHERS))
     return max(accumulate(steps, initial=0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.admission.json_bounds import depth
@@ -23,6 +23,7 @@ def depth_of(value: object) -> int:
 
 
 @given(VALUES)
+@example("[")
 def test_depth_is_that_of_the_value(value: object) -> None:
     assert depth(json.dumps(value).encode()) == depth_of(value)
 
