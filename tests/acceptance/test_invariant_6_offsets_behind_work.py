@@ -143,6 +143,11 @@ def test_a_join_and_a_leave_pass_nothing_over(world, component):
             assert first.exit_status == 0
         assert commits_that_passed_open_work(world, world.committed()) == []
     assert second is not None
-    wait_until(lambda: world.states() == {"succeeded": total * len(names)}, "everything is delivered")
+
+    def all_succeeded() -> bool:
+        world.redispatch_due()  # a worker that took over a backlog parks what its destinations have no place for
+        return world.states() == {"succeeded": total * len(names)}
+
+    wait_until(all_succeeded, "everything is delivered")
     assert len({r.delivery_id for r in world.receiver.received}) == total * len(names)
     wait_until(lambda: world.committed() == world.ends(), "commits reach the end of every partition")
