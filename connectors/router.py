@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -55,7 +55,10 @@ class JsonValue:
 class Route:
     """One table and what its inserted rows become.
 
-    ``snapshot_order`` names columns that order rows as they were written, for rows older than the slot.
+    ``id`` names the column whose text identifies a row, for ever; it should also be the header ``id``, by which rows
+    that are in the topic already are known. ``snapshot_order`` names columns that order rows as they were written, for
+    rows older than the slot; the first of them should begin an index. A row that cannot be published goes into
+    quarantine; ``later_rows_of_key`` says whether later rows of its key pass it, or wait there behind it.
     """
 
     namespace: str
@@ -64,17 +67,24 @@ class Route:
     key: str
     value: ColumnValue | JsonValue
     headers: tuple[Header, ...] = ()
+    id: str | None = None
     snapshot_order: tuple[str, ...] = ()
+    later_rows_of_key: Literal["pass", "wait"] = "pass"
 
     @property
     def name(self) -> str:
         return f"{self.namespace}.{self.table}"
 
     @property
+    def identity(self) -> tuple[str, ...]:
+        """The columns by which a row is found again in its table, best for an index first."""
+        return tuple(dict.fromkeys((*self.snapshot_order, *(() if self.id is None else (self.id,)))))
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Every column that the route reads, each once."""
         value = (self.value.column,) if isinstance(self.value, ColumnValue) else self.value.columns
-        return tuple(dict.fromkeys((self.key, *value, *(header.column for header in self.headers))))
+        return tuple(dict.fromkeys((self.key, *value, *(header.column for header in self.headers), *self.identity)))
 
 
 # Kafka allows null values too; none are written here.
@@ -91,16 +101,28 @@ class Record(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
+class RowIdentity:
+    """Which row it is, as far as its columns can be read: canonical texts."""
+
+    key: bytes | None
+    id: str | None
+    columns: dict[str, str]
+    """Of :attr:`Route.identity`, by name."""
+
+
+@dataclass(frozen=True, slots=True)
 class BoundRoute:
     """A route that knows where its table's columns are.
 
     ``to_record`` raises RowError for a row that cannot be published and TextFormNeededError for a type
-    that the stream should send as text.
+    that the stream should send as text. ``identify`` is for those rows: it raises nothing.
     """
 
+    route: Route
     table: str
     topic: str
     to_record: Callable[[Sequence[Value]], Record]
+    identify: Callable[[Sequence[Value]], RowIdentity]
 
 
 class Router:
@@ -172,7 +194,25 @@ def bind(route: Route, relation: Relation) -> BoundRoute:
         except VALUE_ERRORS as error:
             raise RowError(f"a column value cannot be read: {error}") from None
 
-    return BoundRoute(route.name, topic, to_record)
+    identity_plan = [(name, *column(name)) for name in route.identity]
+
+    def identify(values: Sequence[Value]) -> RowIdentity:
+        texts = ((name, _text_of(values, index, codec)) for name, index, codec in identity_plan)
+        columns = {name: text for name, text in texts if text is not None}
+        found_id = None if route.id is None else columns.get(route.id)
+        key = _text_of(values, key_index, key_codec)
+        return RowIdentity(None if key is None else key.encode(), found_id, columns)
+
+    return BoundRoute(route, route.name, topic, to_record, identify)
+
+
+def _text_of(values: Sequence[Value], index: int, codec: Codec) -> str | None:
+    """A cell's canonical text; None where there is none, or it cannot be read."""
+    try:
+        cell = values[index]
+        return None if cell is None or cell is UNCHANGED else codec.text(cell).decode()
+    except (BinaryUnsupportedError, *VALUE_ERRORS):
+        return None
 
 
 def _bind_value(

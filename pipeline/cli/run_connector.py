@@ -70,6 +70,7 @@ def outbox_routes(settings: Settings) -> tuple[Route, ...]:
             Header("reason", "reason"),
             Header("headers", "headers", leave_out="{}"),
         ),
+        id="message_id",
         snapshot_order=("outbox_id",),
     )
     attempts = Route(
@@ -79,6 +80,7 @@ def outbox_routes(settings: Settings) -> tuple[Route, ...]:
         key="destination_id",
         value=JsonValue(ATTEMPT_COLUMNS),
         headers=(Header("id", "attempt_id"), Header("delivery_id", "delivery_id"), Header("result", "result")),
+        id="attempt_id",
         snapshot_order=("attempt_id",),
     )
     return dispatch, attempts

@@ -18,6 +18,7 @@ from connectors.router import (
     RouteError,
     Router,
     RowError,
+    RowIdentity,
     TextFormNeededError,
 )
 
@@ -129,3 +130,23 @@ def test_two_routes_of_one_table_are_refused() -> None:
 
 def test_a_route_names_every_column_that_it_reads_once() -> None:
     assert route(value=JsonValue(("owner", "seq"))).columns == ("owner", "seq", "id", "note", "extra")
+
+
+@pytest.mark.parametrize("row", [BINARY_ROW, TEXT_ROW])
+def test_a_row_is_identified_by_key_id_and_what_orders_it(row: list[Value]) -> None:
+    identity = bound(id="id", snapshot_order=("seq",)).identify(row)
+    assert identity == RowIdentity(
+        key=b"acme",
+        id="12121212-1212-1212-1212-121212121212",
+        columns={"seq": "7", "id": "12121212-1212-1212-1212-121212121212"},
+    )
+
+
+def test_what_cannot_be_read_is_missing_in_an_identity() -> None:
+    found = bound(id="id", snapshot_order=("seq",))
+    assert found.identify([b"short", b"\0\0\0\7", None]) == RowIdentity(key=None, id=None, columns={"seq": "7"})
+    assert found.identify([]) == RowIdentity(key=None, id=None, columns={})
+
+
+def test_a_route_reads_what_identifies_its_rows() -> None:
+    assert route(id="row", snapshot_order=("at", "row")).columns[-2:] == ("at", "row")
