@@ -59,6 +59,9 @@ class Route:
     that are in the topic already are known. ``snapshot_order`` names columns that order rows as they were written, for
     rows older than the slot; the first of them should begin an index. A row that cannot be published goes into
     quarantine; ``later_rows_of_key`` says whether later rows of its key pass it, or wait there behind it.
+
+    ``time`` names a column with the moment at which a row was written, by which catching up knows the rows whose
+    records the topic may have dropped already. No record's timestamp may be earlier than its row's time.
     """
 
     namespace: str
@@ -68,6 +71,7 @@ class Route:
     value: ColumnValue | JsonValue
     headers: tuple[Header, ...] = ()
     id: str | None = None
+    time: str | None = None
     snapshot_order: tuple[str, ...] = ()
     later_rows_of_key: Literal["pass", "wait"] = "pass"
 

@@ -71,6 +71,7 @@ def outbox_routes(settings: Settings) -> tuple[Route, ...]:
             Header("headers", "headers", leave_out="{}"),
         ),
         id="message_id",
+        time="created_at",
         snapshot_order=("outbox_id",),
     )
     attempts = Route(
@@ -81,6 +82,7 @@ def outbox_routes(settings: Settings) -> tuple[Route, ...]:
         value=JsonValue(ATTEMPT_COLUMNS),
         headers=(Header("id", "attempt_id"), Header("delivery_id", "delivery_id"), Header("result", "result")),
         id="attempt_id",
+        time="recorded_at",
         snapshot_order=("attempt_id",),
     )
     return dispatch, attempts
