@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from pipeline.core.classify import Verdict, classify_failure, classify_status
-from pipeline.delivery.request_headers import request_headers
-from pipeline.delivery.sender import Answer, Request, Sender
+from pipeline.delivery.outgoing import outgoing_request
+from pipeline.delivery.sender import Answer, Sender
 from pipeline.ledger.destinations import load_destinations
 from pipeline.ledger.operator import NoSuchDestinationError
 from pipeline.ledger.pool import open_pool
@@ -41,20 +41,16 @@ async def ping(conninfo: str, destination_id: str) -> PingOutcome:
     webhook_id = f"ping_{uuid4().hex}"
     now = int(time.time())
     body = json.dumps({"type": EVENT_TYPE, "destination": destination_id, "timestamp": now}).encode()
-    request = Request(
-        url=destination.url,
-        headers=request_headers(
-            delivery_id=webhook_id,
-            attempt=1,
-            content_type="application/json",
-            event_headers={},
-            secrets=[secret.secret for secret in destination.secrets],
-            timestamp=now,
-            body=body,
-        ),
+    request = outgoing_request(
+        destination,
+        delivery_id=webhook_id,
+        event_id=webhook_id,
+        attempt=1,
+        content_type="application/json",
+        event_headers={},
         body=body,
+        timestamp=now,
         timeout_seconds=destination.timeout_seconds,
-        allowed_networks=destination.allowed_networks,
     )
     started = time.perf_counter()
     async with Sender(concurrency=1) as sender:

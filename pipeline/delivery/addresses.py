@@ -121,19 +121,22 @@ class Resolver:
         self._cached: dict[str, _CachedLookup] = {}
         self._running: dict[str, asyncio.Task[tuple[Address, ...]]] = {}
 
-    async def addresses(self, host: str) -> tuple[Address, ...]:
-        """Addresses of a name, or the address that ``host`` is. Raises LookupFailedError."""
+    async def addresses(self, host: str) -> tuple[tuple[Address, ...], bool]:
+        """Addresses of a name, or the address that ``host`` is; and whether they had to be looked up.
+
+        Raises LookupFailedError.
+        """
         literal = _literal(host)
         if literal is not None:
-            return (literal,)
+            return (literal,), False
         cached = self._cached.get(host)
         if cached is not None and asyncio.get_running_loop().time() < cached.until:
-            return cached.addresses
+            return cached.addresses, False
         running = self._running.get(host)
         if running is None:
             running = self._running[host] = asyncio.create_task(self._look_up(host))
         # Shielded: others wait for the same lookup.
-        return await asyncio.shield(running)
+        return await asyncio.shield(running), True
 
     async def _look_up(self, host: str) -> tuple[Address, ...]:
         try:
@@ -170,6 +173,7 @@ async def _in_daemon_thread(work: Callable[[], Result]) -> Result:
     return await answer
 
 
+@lru_cache(maxsize=CACHE_NAMES_MAX)
 def _literal(host: str) -> Address | None:
     try:
         return ip_address(host)

@@ -23,9 +23,9 @@ from pipeline.core.classify import Failure
 from pipeline.delivery import metrics
 from pipeline.delivery.group_commit import ROW_ERRORS, ClosedError, GroupCommit
 from pipeline.delivery.lanes import Lanes, Limits, Parked, ParkReason
+from pipeline.delivery.outgoing import outgoing_request
 from pipeline.delivery.quarantine import Headers, Quarantine
-from pipeline.delivery.request_headers import request_headers
-from pipeline.delivery.sender import Answer, NoAnswer, Request, Sender
+from pipeline.delivery.sender import Answer, NoAnswer, Sender
 from pipeline.delivery.settling import Attempt, settlement_of
 from pipeline.delivery.stall_watch import StallWatch
 from pipeline.delivery.transport import TP, Origin
@@ -292,23 +292,7 @@ class DeliveryFlow:
             error = "the claim took so long that the request could outlive its lease"
             result: Answer | NoAnswer = NoAnswer(Failure.NOT_SENT, request_begun=False, error=error)
         else:
-            result = await self._sender.send(
-                Request(
-                    url=destination.url,
-                    headers=request_headers(
-                        delivery_id=claimed.delivery_id,
-                        attempt=claimed.attempt,
-                        content_type=claimed.content_type,
-                        event_headers=claimed.headers,
-                        secrets=[secret.secret for secret in destination.secrets],
-                        timestamp=int(time.time()),
-                        body=body,
-                    ),
-                    body=body,
-                    timeout_seconds=timeout_seconds,
-                    allowed_networks=destination.allowed_networks,
-                )
-            )
+            result = await self._request(destination, claimed, body, timeout_seconds)
         duration_seconds = self._now() - begun
         metrics.ATTEMPT_SECONDS.observe(duration_seconds)
         return Attempt(
@@ -319,6 +303,25 @@ class DeliveryFlow:
             duration_seconds=duration_seconds,
             result=result,
         )
+
+    async def _request(
+        self, destination: Destination, claimed: Claimed, body: bytes, timeout_seconds: float
+    ) -> Answer | NoAnswer:
+        try:
+            request = outgoing_request(
+                destination,
+                delivery_id=claimed.delivery_id,
+                event_id=claimed.event_id,
+                attempt=claimed.attempt,
+                content_type=claimed.content_type,
+                event_headers=claimed.headers,
+                body=body,
+                timestamp=int(time.time()),
+                timeout_seconds=timeout_seconds,
+            )
+        except ValueError as error:
+            return NoAnswer(Failure.NOT_SENT, request_begun=False, error=f"the request cannot be written: {error}")
+        return await self._sender.send(request)
 
     async def _settle(self, destination: Destination, attempt: Attempt) -> None:
         settlement = settlement_of(

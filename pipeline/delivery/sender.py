@@ -1,19 +1,17 @@
 """One HTTP request, whatever the receiver does: bounded in time, memory and sockets, and never an exception.
 
-There is one session for all destinations. Redirects, cookies and proxies from the environment are off, and
-answers are not decompressed. One deadline covers the lookup, the connection, the request and the answer; nothing extends it.
+There are no redirects, cookies or proxies here, and answers are not decompressed: what is not written cannot be talked
+into anything. One deadline covers the lookup, the connection, the request and the answer; nothing extends it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from types import SimpleNamespace, TracebackType
+from types import TracebackType
 from typing import Self
 
-import aiohttp
 from yarl import URL
 
 from pipeline.core.classify import Failure
@@ -25,23 +23,35 @@ from pipeline.delivery.addresses import (
     TargetRefusedError,
     checked,
 )
+from pipeline.delivery.connections import (
+    ConnectError,
+    Connection,
+    ConnectionLostError,
+    Endpoint,
+    Pool,
+    Timings,
+    TlsError,
+    connect,
+)
+from pipeline.delivery.http_answer import AnswerParser, InvalidAnswerError
+from pipeline.delivery.targets import TargetRules
+from pipeline.delivery.tls import SYSTEM_TRUST, TlsSettings, TlsSettingsError, context_of
 
-EXCERPT_BYTES_MAX = 4096
-READ_BYTES_MAX = 64 * 1024
 ERROR_LENGTH_MAX = 500
-KEEPALIVE_SECONDS = 30.0
 URLS_CACHED = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A POST. ``timeout_seconds`` is the one deadline of the whole exchange."""
+    """A POST: ``head`` is all before the body, up to and with the empty line; see ``request_head``."""
 
     url: str
-    headers: dict[str, str]
+    head: bytes
     body: bytes
     timeout_seconds: float
+    """The one deadline of the whole exchange."""
     allowed_networks: tuple[Network, ...]
+    tls: TlsSettings = SYSTEM_TRUST
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +59,13 @@ class Answer:
     """A final status arrived. ``excerpt`` is the beginning of the body, as far as it came in time."""
 
     status: int
-    retry_after: str | None
+    headers: list[tuple[str, str]]
     excerpt: bytes
+    timings: Timings = field(default_factory=Timings, compare=False)
+
+    def header(self, name: str) -> str | None:
+        """The first value under this name, which is in lower case."""
+        return next((value for key, value in self.headers if key == name), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,54 +75,43 @@ class NoAnswer:
     failure: Failure
     request_begun: bool
     error: str
+    timings: Timings = field(default_factory=Timings, compare=False)
 
 
 class _Progress:
     """How far an exchange has come; what is known already counts, however it ends."""
 
-    __slots__ = ("begun", "excerpt", "retry_after", "status")
+    __slots__ = ("answer", "begun", "stage", "timings")
 
     def __init__(self) -> None:
         self.begun = False
-        self.status: int | None = None
-        self.retry_after: str | None = None
-        self.excerpt = bytearray()
+        self.stage = "lookup"
+        self.timings = Timings()
+        self.answer = AnswerParser()
 
     def result(self, failure: Failure, error: str) -> Answer | NoAnswer:
-        if self.status is None:
-            return NoAnswer(failure, self.begun, error)
-        return Answer(self.status, self.retry_after, bytes(self.excerpt))
+        answer = self.answer
+        if answer.status is None:
+            return NoAnswer(failure, self.begun, error[:ERROR_LENGTH_MAX], self.timings)
+        return Answer(answer.status, answer.headers, answer.excerpt, self.timings)
 
 
 class Sender:
-    """The shared session. Open it with ``async with``."""
+    """Sends for all destinations over one pool. Open it with ``async with``."""
 
-    def __init__(self, *, concurrency: int) -> None:
-        """``concurrency``: requests that are ever sent at once."""
-        self._concurrency = concurrency
-        self._resolver = Resolver()
-        self._session: aiohttp.ClientSession | None = None
+    def __init__(self, *, concurrency: int, rules: TargetRules | None = None, resolver: Resolver | None = None) -> None:
+        """``concurrency``: connections kept at most; ``rules``: schemes and ports that may be sent to, all by default."""
+        self._rules = rules or TargetRules()
+        self._resolver = resolver or Resolver()
+        self._pool = Pool(idle_max=concurrency)
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(
-            # The connector is given addresses only, so it never looks up a name of its own.
-            connector=aiohttp.TCPConnector(
-                limit=self._concurrency, limit_per_host=0, keepalive_timeout=KEEPALIVE_SECONDS, use_dns_cache=False
-            ),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None),
-            trace_configs=[_tracing()],
-            trust_env=False,
-            auto_decompress=False,
-            raise_for_status=False,
-        )
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._session is not None:
-            await self._session.close()
+        self._pool.close()
 
     async def send(self, request: Request) -> Answer | NoAnswer:
         """Send it once, to the first of the name's addresses that takes the connection. Raises only CancelledError."""
@@ -116,99 +120,99 @@ class Sender:
             async with asyncio.timeout(request.timeout_seconds):
                 await self._send(request, progress)
         except TimeoutError:
-            stage = "answer" if progress.begun else "connection"
-            return progress.result(Failure.TIMEOUT, f"no {stage} within {request.timeout_seconds:g} s")
+            return progress.result(Failure.TIMEOUT, f"no {progress.stage} within {request.timeout_seconds:g} s")
         except Exception as error:
-            return progress.result(_failure_of(error), _describe(error))
+            return progress.result(_failure_of(error), str(error) or repr(error))
         return progress.result(Failure.INVALID_ANSWER, "no status")
 
     async def _send(self, request: Request, progress: _Progress) -> None:
         url = _parsed(request.url)
+        self._rules.check(url.scheme, url.port or 0)
         host = url.raw_host or ""
-        addresses = checked(await self._resolver.addresses(host), request.allowed_networks)
-        share = request.timeout_seconds / len(addresses)
-        for address in addresses[:-1]:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        found, was_looked_up = await self._resolver.addresses(host)
+        if was_looked_up:
+            progress.timings.dns = loop.time() - begun
+        addresses = checked(found, request.allowed_networks)
+        endpoints = _endpoints(url, addresses, request.tls)
+        progress.stage = "connection"
+        for endpoint in endpoints:
+            connection = self._pool.take(endpoint)
+            if connection is not None:
+                break
+        else:
+            endpoint, connection = await self._connect(endpoints, request.timeout_seconds, progress)
+        await self._exchange(request, endpoint, connection, progress)
+
+    async def _connect(
+        self, endpoints: tuple[Endpoint, ...], timeout_seconds: float, progress: _Progress
+    ) -> tuple[Endpoint, Connection]:
+        """The first that connects; each but the last has its share of the time."""
+        share = timeout_seconds / len(endpoints)
+        for endpoint in endpoints[:-1]:
             try:
-                await self._post(request, url, address, progress, connect_seconds=share)
-            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
-                # Before the first byte of the request another address may be tried; after it, never.
-                if progress.begun:
-                    raise
+                async with asyncio.timeout(share):
+                    return endpoint, await connect(endpoint, progress.timings)
+            except (ConnectError, TimeoutError):
+                continue
+        return endpoints[-1], await connect(endpoints[-1], progress.timings)
+
+    async def _exchange(
+        self, request: Request, endpoint: Endpoint, connection: Connection, progress: _Progress
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+
+        def header_has_come() -> None:
+            progress.timings.first_byte = loop.time() - begun
+
+        progress.stage = "answer"
+        # Before the first byte goes to the socket: from here on the receiver may have it.
+        progress.begun = True
+        is_reusable = False
+        try:
+            await connection.exchange(request.head + request.body, progress.answer, header_has_come)
+            is_reusable = connection.is_reusable_after(progress.answer)
+        finally:
+            if is_reusable:
+                self._pool.give(endpoint, connection)
             else:
-                return
-        await self._post(request, url, addresses[-1], progress, connect_seconds=None)
-
-    async def _post(
-        self, request: Request, url: URL, address: Address, progress: _Progress, *, connect_seconds: float | None
-    ) -> None:
-        if self._session is None:
-            raise RuntimeError("the sender is not open")
-        async with self._session.post(
-            url.with_host(str(address)),
-            data=request.body,
-            # The receiver sees the name that was configured; only the socket knows the address.
-            headers={"host": _host_header(url), **request.headers},
-            server_hostname=url.raw_host if url.scheme == "https" else None,
-            allow_redirects=False,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds),
-            trace_request_ctx=progress,
-        ) as response:
-            progress.status = response.status
-            progress.retry_after = response.headers.get("retry-after")
-            if not await _read_to_end(response, progress.excerpt):
-                response.close()
-
-
-async def _read_to_end(response: aiohttp.ClientResponse, excerpt: bytearray) -> bool:
-    """Keep the body's beginning; whether the body ended within what is read at most. Only then is the connection reused."""
-    read_bytes = 0
-    while chunk := await response.content.readany():
-        read_bytes += len(chunk)
-        excerpt += chunk[: EXCERPT_BYTES_MAX - len(excerpt)]
-        if read_bytes > READ_BYTES_MAX:
-            return False
-    return True
-
-
-def _tracing() -> aiohttp.TraceConfig:
-    tracing = aiohttp.TraceConfig()
-
-    async def begun(
-        session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceRequestHeadersSentParams
-    ) -> None:
-        # Called before the headers go to the socket: from here on the receiver may have them.
-        context.trace_request_ctx.begun = True
-
-    tracing.on_request_headers_sent.append(begun)
-    return tracing
+                connection.abort()
 
 
 @lru_cache(maxsize=URLS_CACHED)
 def _parsed(text: str) -> URL:
-    url = URL(text)
+    try:
+        url = URL(text)
+        _ = url.port
+    except ValueError as error:
+        raise TargetRefusedError(f"{text} is no URL: {error}") from None
     if url.scheme not in ("http", "https") or not url.raw_host:
         raise TargetRefusedError(f"{text} is not an http or https URL with a host")
     return url
 
 
-def _host_header(url: URL) -> str:
-    host = url.host_subcomponent or ""
-    return host if url.is_default_port() else f"{host}:{url.port}"
+@lru_cache(maxsize=URLS_CACHED)
+def _endpoints(url: URL, addresses: tuple[Address, ...], tls: TlsSettings) -> tuple[Endpoint, ...]:
+    is_tls = url.scheme == "https"
+    context = context_of(tls) if is_tls else None
+    # A name with a dot at its end is the same name, and certificates are made out without it.
+    server_name = (url.raw_host or "").rstrip(".") if is_tls else None
+    return tuple(Endpoint(address, url.port or 0, context, server_name) for address in addresses)
+
+
+_FAILURES: tuple[tuple[type[Exception], Failure], ...] = (
+    (TargetRefusedError, Failure.TARGET_REFUSED),
+    (LookupFailedError, Failure.DNS),
+    (TlsError, Failure.TLS),
+    (TlsSettingsError, Failure.TLS),
+    (ConnectError, Failure.CONNECT),
+    (ConnectionLostError, Failure.CONNECTION_LOST),
+    (InvalidAnswerError, Failure.INVALID_ANSWER),
+    (OSError, Failure.CONNECTION_LOST),
+)
 
 
 def _failure_of(error: Exception) -> Failure:
-    # The order matters: aiohttp's TLS errors are connector errors too.
-    failures: tuple[tuple[type[Exception] | tuple[type[Exception], ...], Failure], ...] = (
-        (TargetRefusedError, Failure.TARGET_REFUSED),
-        (LookupFailedError, Failure.DNS),
-        ((aiohttp.ClientSSLError, ssl.SSLError, ssl.CertificateError), Failure.TLS),
-        (aiohttp.ClientConnectorError, Failure.CONNECT),
-        ((aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError), Failure.CONNECTION_LOST),
-    )
-    # The rest is what aiohttp, or Python below it, makes of bytes that are not HTTP.
-    return next((failure for kinds, failure in failures if isinstance(error, kinds)), Failure.INVALID_ANSWER)
-
-
-def _describe(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}"[:ERROR_LENGTH_MAX] if text else type(error).__name__
+    return next((failure for kind, failure in _FAILURES if isinstance(error, kind)), Failure.INVALID_ANSWER)

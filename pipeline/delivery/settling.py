@@ -8,6 +8,7 @@ from datetime import datetime
 
 from pipeline.core.classify import Classification, Verdict, classify_failure, classify_status
 from pipeline.core.lifecycle import Actor, State, check_transition
+from pipeline.core.receiver_health import sign_of, slows
 from pipeline.core.retry import Exhausted, RetryIn, RetryPolicy, decide_retry
 from pipeline.core.retry_after import parse_retry_after
 from pipeline.delivery.sender import Answer, NoAnswer
@@ -42,7 +43,7 @@ def settlement_of(
     line = classify(result)
     answer = result if isinstance(result, Answer) else None
     retry_after = parse_retry_after(
-        None if answer is None else answer.retry_after,
+        None if answer is None else answer.header("retry-after"),
         now=attempt.started_at,
         seconds_max=retry_after_seconds_max,
     )
@@ -72,6 +73,10 @@ def settlement_of(
         payload_sha256=claimed.payload_sha256,
         started_at=attempt.started_at,
         duration_seconds=attempt.duration_seconds,
+        leased_at=claimed.leased_at,
+        sign=sign_of(line.outcome, None if answer is None else answer.status),
+        slows=slows(line.outcome),
+        pause_seconds=retry_after if line.verdict is Verdict.RETRY else None,
     )
 
 

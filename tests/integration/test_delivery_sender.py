@@ -12,7 +12,9 @@ from ipaddress import ip_network
 import pytest
 
 from pipeline.core.classify import Failure
-from pipeline.delivery.sender import EXCERPT_BYTES_MAX, READ_BYTES_MAX, Answer, NoAnswer, Request, Sender
+from pipeline.delivery.http_answer import EXCERPT_BYTES_MAX, READ_BYTES_MAX
+from pipeline.delivery.request_head import fixed_head, request_head
+from pipeline.delivery.sender import Answer, NoAnswer, Request, Sender
 
 LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 ENDS_AT_ALL_SECONDS = 30.0
@@ -68,11 +70,36 @@ def answering(*answers: bytes, requests: list | None = None) -> Handler:
     return handler
 
 
+def a_head(url: str, body: bytes) -> bytes:
+    try:
+        fixed = fixed_head(url)
+    except ValueError:
+        return b""  # the sender looks at the URL first
+    return request_head(
+        fixed,
+        delivery_id="dlv_1",
+        attempt=1,
+        content_type="text/plain",
+        event_headers={},
+        signature="v1,AAAA",
+        timestamp=1,
+        traceparent="00-1",
+        body_bytes=len(body),
+    )
+
+
+def heard(result) -> tuple[int, str | None, bytes]:
+    """Status, Retry-After and the body's beginning."""
+    assert isinstance(result, Answer), result
+    return result.status, result.header("retry-after"), result.excerpt
+
+
 async def send(port: int, *, body=b"body", timeout_seconds=5.0, host="127.0.0.1", sender=None, **changes):
+    url = changes.pop("url", f"http://{host}:{port}/hook?a=b%20c")
     request = Request(
         **{
-            "url": f"http://{host}:{port}/hook?a=b%20c",
-            "headers": {"content-type": "text/plain", "webhook-id": "dlv_1"},
+            "url": url,
+            "head": a_head(url, body),
             "body": body,
             "timeout_seconds": timeout_seconds,
             "allowed_networks": LOOPBACK,
@@ -99,7 +126,7 @@ BODIES = {
 async def test_bytes_arrive_as_they_are(body):
     requests = []
     async with listening(answering(OK, requests=requests)) as port:
-        assert await send(port, body=body) == Answer(200, None, b"ok")
+        assert heard(await send(port, body=body)) == (200, None, b"ok")
     ((line, headers, received),) = requests
     assert received == body
     assert line == b"POST /hook?a=b%20c HTTP/1.1"
@@ -128,7 +155,7 @@ async def test_the_name_stays_in_host_while_the_connection_goes_to_a_checked_add
     requests = []
     async with listening(answering(OK, requests=requests)) as port:
         # "localhost" is ::1 as well on many systems, where nobody listens: the next address is tried.
-        assert await send(port, host="localhost") == Answer(200, None, b"ok")
+        assert heard(await send(port, host="localhost")) == (200, None, b"ok")
     assert requests[0][1]["host"] == f"localhost:{port}"
 
 
@@ -136,7 +163,7 @@ async def test_proxies_of_the_environment_are_ignored(monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     async with listening(answering(OK)) as port:
-        assert await send(port) == Answer(200, None, b"ok")
+        assert heard(await send(port)) == (200, None, b"ok")
 
 
 @pytest.mark.parametrize("status", [201, 204, 301, 307, 400, 410, 429, 500, 599])
@@ -144,7 +171,7 @@ async def test_statuses_are_reported_and_redirects_not_followed(status):
     requests = []
     answer = b"HTTP/1.1 %d x\r\nlocation: /elsewhere\r\nretry-after: 7\r\ncontent-length: 0\r\n\r\n" % status
     async with listening(answering(answer, requests=requests)) as port:
-        assert await send(port) == Answer(status, "7", b"")
+        assert heard(await send(port)) == (status, "7", b"")
     assert len(requests) == 1
 
 
@@ -261,12 +288,6 @@ async def two_lengths(reader, writer):
     await writer.drain()
 
 
-async def bad_chunk(reader, writer):
-    await read_request(reader)
-    writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\nnonsense")
-    await writer.drain()
-
-
 @pytest.mark.parametrize(
     ("handler", "failures"),
     [
@@ -279,9 +300,8 @@ async def bad_chunk(reader, writer):
         (drips_headers, {Failure.TIMEOUT, Failure.INVALID_ANSWER}),
         (endless_header, {Failure.INVALID_ANSWER}),
         (a_hundred_thousand_headers, {Failure.INVALID_ANSWER}),
-        (flood_of_100s, {Failure.TIMEOUT}),
+        (flood_of_100s, {Failure.INVALID_ANSWER}),
         (two_lengths, {Failure.INVALID_ANSWER}),
-        (bad_chunk, {Failure.INVALID_ANSWER}),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -329,6 +349,11 @@ async def cut_off(writer):
     await writer.drain()
 
 
+async def bad_chunk(writer):
+    writer.write(b"2\r\nhh\r\nzz\r\nnonsense")
+    await writer.drain()
+
+
 @pytest.mark.parametrize(
     ("head", "write_body", "begins_with"),
     [
@@ -336,13 +361,14 @@ async def cut_off(writer):
         (b"content-length: 99999999999\r\n", endless_length, b"d" * EXCERPT_BYTES_MAX),
         (b"connection: close\r\n", endless_length, b"d" * EXCERPT_BYTES_MAX),
         (b"content-length: 1000\r\n", cut_off, b"f" * 10),
+        (b"transfer-encoding: chunked\r\n", bad_chunk, b"hh"),
     ],
-    ids=["endless_chunks", "endless_length", "until_close", "cut_off"],
+    ids=["endless_chunks", "endless_length", "until_close", "cut_off", "bad_chunk"],
 )
 async def test_a_body_that_misbehaves_does_not_change_the_status(head, write_body, begins_with):
     async with listening(with_body(head, write_body)) as port:
         result = await send(port, timeout_seconds=5.0)
-    assert result == Answer(200, None, begins_with)
+    assert heard(result) == (200, None, begins_with)
 
 
 async def test_a_body_that_drips_ends_with_the_deadline_and_the_status_counts():
@@ -364,7 +390,7 @@ async def test_a_compressed_bomb_is_not_decompressed():
 
     async with listening(with_body(head, write_body)) as port:
         result = await send(port)
-    assert result == Answer(200, None, bomb[:EXCERPT_BYTES_MAX])
+    assert heard(result) == (200, None, bomb[:EXCERPT_BYTES_MAX])
 
 
 async def test_header_values_that_are_not_ascii_do_no_harm():
@@ -383,7 +409,7 @@ async def test_a_receiver_that_answers_early_is_heard():
 
     async with listening(handler) as port:
         result = await send(port, body=os.urandom(1024 * 1024))
-    assert result == Answer(413, None, b"")
+    assert heard(result) == (413, None, b"")
 
 
 async def test_a_cancelled_request_is_cancelled():

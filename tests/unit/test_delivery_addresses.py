@@ -127,7 +127,7 @@ def test_the_number_of_addresses_is_bounded_after_all_were_checked():
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "1.1.1.1"])
 async def test_addresses_need_no_lookup(host):
-    assert await Resolver().addresses(host) == (ip_address(host),)
+    assert await Resolver().addresses(host) == ((ip_address(host),), False)
 
 
 async def test_names_are_looked_up_once_for_all_who_ask(monkeypatch):
@@ -140,8 +140,8 @@ async def test_names_are_looked_up_once_for_all_who_ask(monkeypatch):
     monkeypatch.setattr(addresses, "_look_up", look_up)
     resolver = Resolver()
     answers = await asyncio.gather(*(resolver.addresses("receiver.example") for _ in range(20)))
-    assert set(answers) == {(ip_address("1.1.1.1"),)}
-    assert await resolver.addresses("receiver.example") == answers[0]
+    assert set(answers) == {((ip_address("1.1.1.1"),), True)}
+    assert await resolver.addresses("receiver.example") == ((ip_address("1.1.1.1"),), False)
     assert lookups == ["receiver.example"]
 
 

@@ -58,7 +58,7 @@ def settle(result, *, attempt=1, age_seconds=1.0, destination=None, seconds_max=
 
 
 def test_success_keeps_its_evidence():
-    settlement = settle(Answer(204, None, b"thanks"))
+    settlement = settle(Answer(204, [], b"thanks"))
     assert (settlement.delivery_id, settlement.attempt, settlement.dispatch_seq) == ("dlv_1", 1, 7)
     assert (settlement.state, settlement.outcome, settlement.status) == ("succeeded", "success", 204)
     assert (settlement.delay_seconds, settlement.waiting_reason, settlement.error) == (None, None, None)
@@ -69,22 +69,22 @@ def test_success_keeps_its_evidence():
 
 
 def test_a_failure_waits_for_its_backoff():
-    settlement = settle(Answer(500, None, b""), attempt=2)
+    settlement = settle(Answer(500, [], b""), attempt=2)
     assert (settlement.state, settlement.delay_seconds) == ("pending", 15.0)
     assert (settlement.waiting_reason, settlement.outcome, settlement.ambiguous) == ("retry", "server_error", True)
 
 
 def test_retry_after_is_honoured_recorded_and_bounded():
-    settlement = settle(Answer(429, "120", b""))
+    settlement = settle(Answer(429, [("retry-after", "120")], b""))
     assert (settlement.delay_seconds, settlement.retry_after_seconds) == (120.0, 120.0)
     assert settlement.waiting_reason == "throttled"
-    assert settle(Answer(503, "999999", b""), seconds_max=600.0).delay_seconds == 600.0
-    assert settle(Answer(503, "Sun, 01 Mar 2026 12:01:00 GMT", b"")).delay_seconds == 60.0
-    assert settle(Answer(503, "soon", b"")).delay_seconds == 5.0
+    assert settle(Answer(503, [("retry-after", "999999")], b""), seconds_max=600.0).delay_seconds == 600.0
+    assert settle(Answer(503, [("retry-after", "Sun, 01 Mar 2026 12:01:00 GMT")], b"")).delay_seconds == 60.0
+    assert settle(Answer(503, [("retry-after", "soon")], b"")).delay_seconds == 5.0
 
 
 def test_retry_after_on_a_terminal_answer_changes_nothing():
-    settlement = settle(Answer(404, "120", b"no"))
+    settlement = settle(Answer(404, [("retry-after", "120")], b"no"))
     assert (settlement.state, settlement.delay_seconds, settlement.error) == ("dead", None, None)
 
 
@@ -93,7 +93,7 @@ def test_retry_after_on_a_terminal_answer_changes_nothing():
     [({"attempt": 20}, "attempts_exhausted"), ({"age_seconds": 432_000.0}, "age_exhausted")],
 )
 def test_a_policy_that_is_used_up_ends_it_and_says_so(changes, error):
-    settlement = settle(Answer(500, None, b""), **changes)
+    settlement = settle(Answer(500, [], b""), **changes)
     assert (settlement.state, settlement.delay_seconds, settlement.waiting_reason) == ("dead", None, None)
     assert settlement.error == error
     failed = settle(NoAnswer(Failure.CONNECT, False, "refused"), **changes)
@@ -101,7 +101,7 @@ def test_a_policy_that_is_used_up_ends_it_and_says_so(changes, error):
 
 
 def test_success_on_the_last_attempt_is_success():
-    settlement = settle(Answer(200, None, b""), attempt=20, age_seconds=1e9)
+    settlement = settle(Answer(200, [], b""), attempt=20, age_seconds=1e9)
     assert (settlement.state, settlement.error) == ("succeeded", None)
 
 
