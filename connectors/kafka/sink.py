@@ -1,29 +1,35 @@
-"""A transactional producer that stores the source position in the transaction of the rows it covers."""
+"""Rows and the source position in the same Kafka transactions, by two producers in turns.
+
+A commit is several answers of the broker long. While a thread waits for them, the next rows go into the other
+producer's transaction. Order per key, and that nothing is committed after something that failed, follow from three
+rules:
+
+- a transaction begins only when every record of the one before lies in its topic;
+- it is committed only after the one before is, and never after one whose commit failed;
+- a start takes over **both** transactional ids before it reads the stored position, so that nothing that was under
+  way can be committed later.
+
+Readers of committed records see them in the order of the log, so they do not see that there are two producers.
+"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]  # as documented
 
-from connectors.errors import ConnectorError, MissingTopicError, TransientError
+from connectors.errors import MissingTopicError
 from connectors.kafka.client import ADMIN_TIMEOUT_SECONDS, ClientErrors, admin_result, kafka_error
+from connectors.kafka.committer import Committer
 from connectors.kafka.position import Position, encode_position, position_key
+from connectors.kafka.transactions import BUFFER_KIB, RecordTooLargeError, TransactionalProducer
 from connectors.router import HeaderPair, Record
 
-BUFFER_KIB: Final = 64 * 1024
-BATCH_BYTES: Final = 256 * 1024
+__all__ = ["RecordTooLargeError", "TransactionalSink", "record_bytes_max"]
+
 FRAMING_BYTES: Final = 1024  # of a record batch and a record with many headers, generously
-CALL_SECONDS: Final = 1.0
-
-_FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
-
-
-class RecordTooLargeError(Exception):
-    """Kafka would refuse this record for its size."""
 
 
 def record_bytes_max(kafka: Mapping[str, Any], topics: Iterable[str], while_waiting: Callable[[], None]) -> int:
@@ -53,7 +59,7 @@ def record_bytes_max(kafka: Mapping[str, Any], topics: Iterable[str], while_wait
 
 
 class TransactionalSink:
-    """Rows and position in one Kafka transaction. Used by one thread."""
+    """Used by one thread, which calls ``while_waiting`` every second or so while Kafka makes it wait."""
 
     def __init__(
         self,
@@ -67,102 +73,93 @@ class TransactionalSink:
     ) -> None:
         self._positions_topic = positions_topic
         self._while_waiting = while_waiting
-        self._transaction_timeout_seconds = transaction_timeout_seconds
-        self._errors = ClientErrors()
-        self._is_open = False
-        timeout_ms = int(transaction_timeout_seconds * 1000)
-        self._producer = Producer(
-            self._errors.configure(
+        self._producers = [
+            TransactionalProducer(
                 kafka,
-                **{
-                    "transactional.id": transactional_id,
-                    "transaction.timeout.ms": timeout_ms,
-                    # A record gives up before its transaction does, so that the cause is told.
-                    "message.timeout.ms": min(timeout_ms * 3 // 4, 60_000),
-                    "acks": "all",
-                    "enable.idempotence": True,
-                    # The same partition for a key as Java clients choose.
-                    "partitioner": "murmur2_random",
-                    "message.max.bytes": max(1000, record_bytes_max),
-                    "batch.size": min(BATCH_BYTES, max(1, record_bytes_max)),
-                    "queue.buffering.max.kbytes": BUFFER_KIB,
-                    "linger.ms": 5,
-                    "compression.type": "lz4",
-                    "delivery.report.only.error": True,
-                    "on_delivery": self._errors.on_delivery,
-                },
+                transactional_id=name,
+                record_bytes_max=record_bytes_max,
+                transaction_timeout_seconds=transaction_timeout_seconds,
             )
-        )
+            for name in transactional_ids(transactional_id)
+        ]
+        self._turn = self._producers[0]
+        self._is_open = False
+        self._committer = Committer()
 
     def fence(self, deadline_seconds: float) -> None:
-        """Take over the transactional id: an older producer can commit nothing from here on."""
-        self._retrying("start transactions", deadline_seconds, self._producer.init_transactions)
+        """Take over the transactional ids: an older connector can commit nothing from here on."""
+        for producer in self._producers:
+            producer.fence(deadline_seconds, self._while_waiting)
 
-    def add(self, record: Record) -> None:
+    def put(self, topic: str, key: bytes | None, value: bytes | None, headers: list[HeaderPair]) -> None:
         """Put a record into the transaction, beginning one if need be. May wait for room in the buffer.
 
-        Raises RecordTooLargeError, with the transaction as it was, or TransientError.
+        Raises RecordTooLargeError, with the transaction as it was, or ConnectorError.
         """
-        self._begin()
-        self._produce(record.topic, record.key, record.value, record.headers)
+        if not self._is_open:
+            self._begin()
+        producer = self._turn
+        try:
+            producer.produce(topic, value, key, headers=headers)
+        except (BufferError, KafkaException):
+            producer.put(topic, key, value, headers, self._while_waiting)
+
+    def add(self, record: Record) -> None:
+        """Like put."""
+        self.put(record.topic, record.key, record.value, record.headers)
+
+    def hand_over(self, position: Position) -> None:
+        """Commit what was put since the last time, together with the position, while the caller goes on.
+
+        Raises what made an earlier transaction fail; the sink is of no more use then.
+        """
+        if not self._is_open:
+            self._begin()
+        key = position_key(position.database, position.slot)
+        self._turn.put(self._positions_topic, key, encode_position(position), [], self._while_waiting)
+        self._committer.hand_over(self._turn)
+        self._is_open = False
+        self._producers.reverse()
+        self._turn = self._producers[0]
 
     def commit(self, position: Position) -> None:
-        """Commit what was added together with the position. After an error the sink is of no more use."""
-        self._begin()
-        key = position_key(position.database, position.slot)
-        self._produce(self._positions_topic, key, encode_position(position), [])
-        self._retrying("commit", self._transaction_timeout_seconds, self._producer.commit_transaction)
-        self._is_open = False
+        """Like hand_over, and wait until it is committed."""
+        self.hand_over(position)
+        self.wait_settled()
+
+    @property
+    def committed(self) -> int:
+        """How many transactions were committed. Raises what made one fail."""
+        return self._committer.committed
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every transaction that was handed over is committed. Raises what made one fail."""
+        return self._committer.is_settled
+
+    def wait_settled(self) -> None:
+        self._committer.wait_settled(self._while_waiting)
+
+    def fileno(self) -> int:
+        """Readable after a commit and after a failure, until ``acknowledge``."""
+        return self._committer.fileno()
+
+    def acknowledge(self) -> None:
+        self._committer.acknowledge()
 
     def close(self) -> None:
-        """Give up what is open. Waits a moment at most: what stays open is ended by the next fence."""
-        try:
-            self._producer.purge()
-            if self._is_open:
-                self._producer.abort_transaction(CALL_SECONDS)
-        except KafkaException:
-            pass
-        finally:
-            self._is_open = False
+        """Give up what is open. Waits moments at most: what stays open is ended by the next fence."""
+        self._committer.close()
+        for producer in self._producers:
+            producer.close()
 
     def _begin(self) -> None:
-        if not self._is_open:
-            try:
-                self._producer.begin_transaction()
-            except KafkaException as exception:
-                raise self._failure("begin a transaction", kafka_error(exception)) from None
-            self._is_open = True
+        # Then the transaction before that one, which was this producer's, is committed.
+        self._committer.wait_flushed(self._while_waiting)
+        self._turn.begin()
+        self._is_open = True
 
-    def _produce(self, topic: str, key: bytes | None, value: bytes | None, headers: list[HeaderPair]) -> None:
-        while True:
-            try:
-                self._producer.produce(topic, value, key, headers=headers)
-            except BufferError:
-                self._producer.poll(0.1)
-                self._while_waiting()
-            except KafkaException as exception:
-                error = kafka_error(exception)
-                if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-                    raise RecordTooLargeError(error.str()) from None
-                raise self._failure("take a record", error) from None
-            else:
-                return
 
-    def _retrying(self, what: str, deadline_seconds: float, call: Callable[[float], None]) -> None:
-        """Calls that may be resumed after a time-out are, so that the caller can do its duties between."""
-        deadline = time.monotonic() + deadline_seconds
-        while True:
-            try:
-                call(CALL_SECONDS)
-            except KafkaException as exception:
-                error = kafka_error(exception)
-                if not error.retriable() or time.monotonic() >= deadline:
-                    raise self._failure(what, error) from None
-                self._while_waiting()
-            else:
-                return
-
-    def _failure(self, what: str, error: KafkaError) -> ConnectorError:
-        if error.code() in _FENCED:
-            return TransientError("another connector with the same transactional id took over")
-        return self._errors.explain(what, self._errors.first_refused or error)
+def transactional_ids(transactional_id: str) -> tuple[str, str]:
+    """The ids of the two producers. The first is the configured one."""
+    return transactional_id, f"{transactional_id}.second"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import struct
+from binascii import hexlify
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -66,7 +67,15 @@ class Codec:
 
     def json(self, value: bytes | str) -> bytes:
         """The value as a fragment of JSON."""
-        text = self.text(value)
+        return self._quoted(self.text(value))
+
+    @property
+    def json_from_binary(self) -> Callable[[bytes], bytes]:
+        """Like json, for binary forms only. Raises one of VALUE_ERRORS or BinaryUnsupportedError."""
+        from_binary, quoted = self.from_binary, self._quoted
+        return from_binary if self.quoting == "raw" else lambda value: quoted(from_binary(value))
+
+    def _quoted(self, text: bytes) -> bytes:
         if self.quoting == "raw" or (self.quoting == "number" and text[-1:].isdigit()):
             return text
         return msgspec.json.encode(text.decode())
@@ -101,13 +110,10 @@ def _exactly(size: int, value: bytes) -> bytes:
 # --- numbers and booleans -----------------------------------------------------------------
 
 
-def _integer(size: int) -> Callable[[bytes], bytes]:
-    def from_binary(value: bytes) -> bytes:
-        if len(value) != size:
-            raise ValueFormError(f"needs {size} bytes, got {len(value)}")
-        return b"%d" % int.from_bytes(value, "big", signed=True)
-
-    return from_binary
+def _integer(form: str) -> Callable[[bytes], bytes]:
+    """``form`` is struct's, and refuses values of another size."""
+    unpack: Callable[[bytes], tuple[int]] = struct.Struct(f">{form}").unpack
+    return lambda value: b"%d" % unpack(value)
 
 
 def _oid_from_binary(value: bytes) -> bytes:
@@ -175,9 +181,14 @@ def _numeric_from_binary(value: bytes) -> bytes:
 # --- uuid, bytea, json --------------------------------------------------------------------
 
 
+_UUID_GROUPS = struct.Struct("8s4s4s4s12s").unpack
+
+
 def _uuid_from_binary(value: bytes) -> bytes:
-    digits = _exactly(16, value).hex()
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}".encode()
+    try:
+        return b"-".join(_UUID_GROUPS(hexlify(value)))
+    except struct.error:
+        raise ValueFormError(f"needs 16 bytes, got {len(value)}") from None
 
 
 def _bytea_body_from_text(value: str) -> bytes:
@@ -356,9 +367,9 @@ _JSONB_OID: Final = 3802
 _CODECS: dict[int, Codec] = {
     16: Codec(_boolean_from_binary, _boolean_from_text, "raw"),
     17: Codec(base64.b64encode, _bytea_from_text, "quoted", _same, _bytea_body_from_text),
-    20: Codec(_integer(8), str.encode, "raw"),
-    21: Codec(_integer(2), str.encode, "raw"),
-    23: Codec(_integer(4), str.encode, "raw"),
+    20: Codec(_integer("q"), str.encode, "raw"),
+    21: Codec(_integer("h"), str.encode, "raw"),
+    23: Codec(_integer("i"), str.encode, "raw"),
     26: Codec(_oid_from_binary, str.encode, "raw"),
     114: Codec(_same, str.encode, "raw"),
     700: Codec(_single_from_binary, _float_from_text, "number"),
