@@ -17,6 +17,7 @@ class ConnectorConfig:
     A Kafka transaction closes after ``transaction_rows`` rows, after ``transaction_bytes`` of source messages, or
     as soon as nothing more has arrived. The broker gives it up after ``transaction_timeout_seconds``; the
     transaction of the first snapshot may take ``snapshot_timeout_seconds`` (brokers allow 15 minutes by default).
+    At most ``held_keys_max`` keys are held behind quarantined rows: rather than forget one, the connector stops.
     """
 
     conninfo: str = field(repr=False)
@@ -27,16 +28,17 @@ class ConnectorConfig:
     transactional_id: str
     positions_topic: str
     quarantine_topic: str
+    control_topic: str
     transaction_rows: int = 2_000
     transaction_bytes: int = 4 * 1024 * 1024
     transaction_timeout_seconds: float = 60.0
     snapshot_timeout_seconds: float = 900.0
     idle_position_seconds: float = 10.0
     backoff_max_seconds: float = 10.0
+    held_keys_max: int = 1_000
 
     @property
     def topics(self) -> tuple[str, ...]:
         """Every topic that is written to."""
-        return tuple(
-            dict.fromkeys((*(route.topic for route in self.routes), self.quarantine_topic, self.positions_topic))
-        )
+        own = (self.quarantine_topic, self.control_topic, self.positions_topic)
+        return tuple(dict.fromkeys((*(route.topic for route in self.routes), *own)))

@@ -85,10 +85,15 @@ class Route:
         return tuple(dict.fromkeys((*self.snapshot_order, *(() if self.id is None else (self.id,)))))
 
     @property
+    def record_columns(self) -> tuple[str, ...]:
+        """Every column that a record is made of, each once."""
+        value = (self.value.column,) if isinstance(self.value, ColumnValue) else self.value.columns
+        return tuple(dict.fromkeys((self.key, *value, *(header.column for header in self.headers))))
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Every column that the route reads, each once."""
-        value = (self.value.column,) if isinstance(self.value, ColumnValue) else self.value.columns
-        return tuple(dict.fromkeys((self.key, *value, *(header.column for header in self.headers), *self.identity)))
+        return tuple(dict.fromkeys((*self.record_columns, *self.identity)))
 
 
 # Kafka allows null values too; none are written here.

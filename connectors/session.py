@@ -10,7 +10,9 @@ import psycopg
 import structlog
 
 from connectors.config import ConnectorConfig
+from connectors.control_session import ControlSession
 from connectors.errors import TransientError
+from connectors.holding import Holding
 from connectors.kafka.position import Position, position_key, read_position
 from connectors.kafka.sink import TransactionalSink, record_bytes_max
 from connectors.postgres.lsn import format_lsn
@@ -19,6 +21,7 @@ from connectors.postgres.slot import check_server, read_slot
 from connectors.postgres.snapshot import import_snapshot, read_table
 from connectors.postgres.turn import take_turn
 from connectors.publisher import Publisher
+from connectors.release import release_rows
 from connectors.router import BoundRoute, Router, bind
 from connectors.start_plan import StartKind, check_slot, plan_start
 from connectors.status import ConnectorStatus
@@ -65,7 +68,8 @@ class Session:
         self._resources.close()
 
     def run(self) -> None:
-        """Returns when the stop signal is set, or after a first start: the next session streams.
+        """Returns when the stop signal is set, or where the next session is to go on in another way: after a first
+        start, or because an operator wants something else than streaming.
 
         Raises what Streaming.run does, ConfigurationError, or StoppedError.
         """
@@ -82,16 +86,23 @@ class Session:
         size_max = record_bytes_max(config.kafka, config.topics, self._while_waiting)
         sink = self._open_sink(config.transaction_timeout_seconds, size_max)
         stored = self._read_position(identity.database)
+        control = self._resources.enter_context(
+            ControlSession(config, identity.database, self._status, self._while_waiting)
+        )
         plan = plan_start(config.slot, identity, slot, stored)
         _log.info("starting", plan=plan.kind.value, why=plan.why, slot=config.slot)
         if stored is None or plan.kind is not StartKind.RESUME:
             # What is streamed follows from the stored position, read after a fence, and from nothing else: between
             # the snapshot and a stream of ours another connector may have had the slot.
-            self._first_start(identity, sink, size_max, drop_slot=plan.kind is StartKind.RECREATE)
+            self._first_start(identity, sink, size_max, control.holding, drop_slot=plan.kind is StartKind.RECREATE)
             return
         position = self._position(identity, stored.lsn, stored.row, "streaming")
         if self._stream is None:
             raise TransientError(f"slot {config.slot} went away")
+        control.rest(self._stream, self._stop)
+        if control.state.is_paused:
+            return
+        release_rows(config, control, sink, position, self._while_waiting, binary=self._binary)
         Streaming(
             config,
             self._router,
@@ -100,6 +111,7 @@ class Session:
             stream=self._stream,
             sink=sink,
             position=position,
+            control=control,
         ).run()
 
     # --- opening ------------------------------------------------------------------------
@@ -161,7 +173,7 @@ class Session:
     # --- the first start ----------------------------------------------------------------
 
     def _first_start(
-        self, identity: ServerIdentity, sink: TransactionalSink, size_max: int, *, drop_slot: bool
+        self, identity: ServerIdentity, sink: TransactionalSink, size_max: int, holding: Holding, *, drop_slot: bool
     ) -> None:
         """Create the slot and publish what its snapshot sees, in one Kafka transaction with the position.
 
@@ -179,7 +191,7 @@ class Session:
         created = replication.create_slot(self._config.slot, self._while_waiting)
         self._status.enter("snapshot", "publishing the rows from before the slot")
         sink = self._open_sink(self._config.snapshot_timeout_seconds, size_max)
-        publisher = Publisher(sink, self._config.quarantine_topic)
+        publisher = Publisher(sink, self._config.quarantine_topic, holding)
         with import_snapshot(self._config.conninfo, created.snapshot_name) as connection:
             rows = self._publish_snapshot(connection, publisher, created.consistent_lsn)
         sink.commit(self._position(identity, created.consistent_lsn, 0, "streaming"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-State = Literal["starting", "waiting for slot", "snapshot", "streaming", "reconnecting", "stopped"]
+State = Literal["starting", "waiting for slot", "snapshot", "paused", "streaming", "reconnecting", "stopped"]
 
 STALL_SECONDS: Final = 10.0
 

@@ -9,6 +9,7 @@ import msgspec
 import structlog
 
 from connectors.config import ConnectorConfig
+from connectors.control_session import LOOK_SECONDS, ControlSession
 from connectors.errors import TransientError
 from connectors.kafka.position import Position
 from connectors.kafka.sink import TransactionalSink
@@ -55,6 +56,7 @@ class Streaming:
         stream: ReplicationStream,
         sink: TransactionalSink,
         position: Position,
+        control: ControlSession,
     ) -> None:
         self._config = config
         self._router = router
@@ -64,7 +66,8 @@ class Streaming:
         self._sink = sink
         self._stored = position
         self._progress = Progress(position.lsn, position.row)
-        self._publisher = Publisher(sink, config.quarantine_topic)
+        self._control = control
+        self._publisher = Publisher(sink, config.quarantine_topic, control.holding)
         # Bound by the first row that is to be published: rows that are only skipped may have a shape that
         # the configuration does not know any more.
         self._relations: dict[int, Relation] = {}
@@ -93,7 +96,7 @@ class Streaming:
             if data is None:
                 if self._rows:
                     self._commit()
-                elif self._stop.is_set():
+                elif self._is_over():
                     self._finish()
                     return
                 else:
@@ -108,11 +111,15 @@ class Streaming:
             until_duties -= 1
             if not until_duties:
                 until_duties = MESSAGES_BETWEEN_DUTIES
-                if self._stop.is_set():
+                if self._is_over():
                     self._finish()
                     return
                 self._stream.keep_alive()
                 self._store_position_if_due()
+
+    def _is_over(self) -> bool:
+        """Whether to finish: because of the stop signal, or because an operator wants something else."""
+        return self._stop.is_set() or self._control.wants_otherwise()
 
     def _on_insert(self, message: Insert, size: int) -> None:
         oid = message.relation_oid
@@ -137,8 +144,9 @@ class Streaming:
 
     def _on_other(self, message: Message) -> None:
         match message:
-            case Begin(final_lsn=final_lsn):
+            case Begin(final_lsn=final_lsn, xid=xid):
                 self._progress.begin(final_lsn)
+                self._publisher.xid = xid
             case Commit(end_lsn=end_lsn):
                 self._progress.commit(end_lsn)
             case Relation(oid=oid):
@@ -178,7 +186,7 @@ class Streaming:
             self._stream.wait(CONFIRM_INTERVAL_SECONDS, self._stop.fileno())
             self._stream.confirm(self._safe_lsn)
         else:
-            self._stream.wait(self._config.idle_position_seconds, self._stop.fileno())
+            self._stream.wait(min(LOOK_SECONDS, self._config.idle_position_seconds), self._stop.fileno())
 
     def _store_position_if_due(self) -> None:
         """Let the slot move on over WAL that holds no rows of ours, so that idle tables hold none back.

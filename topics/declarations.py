@@ -16,6 +16,7 @@ MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 DISPATCH: Final = "dispatch"
 ATTEMPTS: Final = "attempts"
 POSITIONS: Final = "connector.positions"
+CONTROL: Final = "connector.control"
 QUARANTINE: Final = "quarantine"
 
 
@@ -67,10 +68,22 @@ _ATTEMPTS_CONTRACT = Contract(
 
 _POSITIONS_CONTRACT = Contract(key="JSON object: database, slot", value="JSON object: how far this slot is published")
 
+_CONTROL_CONTRACT = Contract(
+    key="JSON object: database, slot, kind (pause, release, held), and of a release its id, of a held key table and key",
+    value="JSON object, see connectors/control.py; the last one under a key counts",
+)
+
 _QUARANTINE_CONTRACT = Contract(
     key="the refused record's key",
-    value="JSON object: table, topic, reason, lsn, row, value_bytes",
-    headers={"quarantine_reason": "why the row could not be published", "…": "the refused record's headers"},
+    value="JSON object: database, table, topic, reason, lsn, row, value_bytes, id, columns, is_held; of a message that a worker"
+    " could not read, that message's value; of a mark: state, entries, operator, reason, at",
+    headers={
+        "quarantine_reason": "why; not on a mark",
+        "quarantine_table": "on a row: its table",
+        "quarantine_origin": "on a message: topic/partition/offset where it lies",
+        "quarantine_mark": "on a mark, which settles earlier entries by their offsets: released, gone or given_up",
+        "…": "the refused record's headers",
+    },
 )
 
 
@@ -127,6 +140,15 @@ def declare_topics(
             cleanup_policy="compact",
             # Small segments, cleaned early: a starting connector reads what is left.
             segment_bytes=str(16 * 1024 * 1024),
+            min_cleanable_dirty_ratio="0.1",
+        ),
+        declaration(
+            CONTROL,
+            "what operators ask of a connector, and what it must not forget",
+            1,
+            _CONTROL_CONTRACT,
+            cleanup_policy="compact",
+            segment_bytes=str(1024 * 1024),
             min_cleanable_dirty_ratio="0.1",
         ),
         declaration(

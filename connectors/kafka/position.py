@@ -69,7 +69,7 @@ def read_position(
     Raises MissingTopicError, ConfigurationError for a value that is no position, or TransientError where the
     end is not reached in time.
     """
-    end = _end_offset(kafka, topic, while_waiting)
+    end = end_offset(kafka, topic, while_waiting)
     reader = _PositionReader(kafka, topic, end, time.monotonic() + deadline_seconds, while_waiting)
     tail = max(0, end - _TAIL_RECORDS)
     found = reader.last_value(key, tail) if end > 0 else None
@@ -81,7 +81,7 @@ def read_position(
         raise ConfigurationError(f"the position in topic {topic} cannot be read ({error}): who wrote it?") from None
 
 
-def _end_offset(kafka: Mapping[str, Any], topic: str, while_waiting: Callable[[], None]) -> int:
+def end_offset(kafka: Mapping[str, Any], topic: str, while_waiting: Callable[[], None]) -> int:
     """One past the last record, including those of transactions that are still open."""
     partition = TopicPartition(topic, 0)
     errors = ClientErrors()

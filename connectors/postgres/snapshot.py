@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -60,6 +60,40 @@ def read_table(
         relation = relation or _relation(namespace, table, result)
         values = [result.get_value(0, index) for index in range(len(columns))]
         yield relation, list(values) if binary else [_as_text(value) for value in values]
+
+
+def read_row(
+    connection: psycopg.Connection,
+    namespace: str,
+    table: str,
+    columns: Sequence[str],
+    identity: Mapping[str, str],
+    *,
+    binary: bool,
+) -> tuple[Relation, Row] | None:
+    """The row whose columns have these values, given as text; None where there is none.
+
+    Raises what read_table does, and ConfigurationError where several rows have them.
+    """
+    conditions = (
+        sql.SQL("{} = {}").format(sql.Identifier(name), sql.SQL(f"${number}"))  # digits
+        for number, name in enumerate(identity, 1)
+    )
+    query = sql.SQL("select {columns} from {table} where {conditions} limit 2").format(
+        columns=sql.SQL(", ").join(map(sql.Identifier, columns)),
+        table=sql.Identifier(namespace, table),
+        conditions=sql.SQL(" and ").join(conditions),
+    )
+    parameters = [text.encode() for text in identity.values()]
+    result = connection.pgconn.exec_params(query.as_bytes(connection), parameters, result_format=1 if binary else 0)
+    if result.status != ExecStatus.TUPLES_OK:
+        raise _error(f"{namespace}.{table}", result)
+    if result.ntuples == 0:
+        return None
+    if result.ntuples > 1:
+        raise ConfigurationError(f"table {namespace}.{table} has several rows with the same {', '.join(identity)}")
+    values = [result.get_value(0, index) for index in range(len(columns))]
+    return _relation(namespace, table, result), list(values) if binary else [_as_text(value) for value in values]
 
 
 def _as_text(value: bytes | None) -> str | None:

@@ -23,7 +23,7 @@ from pipeline.cli.errors import CommandError
 from pipeline.cli.listening import listening, on_signal
 from pipeline.health import serve_health
 from pipeline.settings import Settings
-from topics.declarations import ATTEMPTS, DISPATCH, POSITIONS, QUARANTINE
+from topics.declarations import ATTEMPTS, CONTROL, DISPATCH, POSITIONS, QUARANTINE
 
 _log = structlog.get_logger(__name__)
 
@@ -98,6 +98,7 @@ def connector_config(settings: Settings) -> ConnectorConfig:
         transactional_id=settings.name(f"connector.{settings.connector_slot}"),
         positions_topic=settings.name(POSITIONS),
         quarantine_topic=settings.name(QUARANTINE),
+        control_topic=settings.name(CONTROL),
         transaction_rows=settings.connector_transaction_rows,
         transaction_bytes=settings.connector_transaction_bytes,
     )

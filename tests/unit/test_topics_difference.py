@@ -37,18 +37,22 @@ def dispatch_difference(**changes: object) -> list[Difference]:
     return list(differences(declared(), {**topics, "test.dispatch": topic}))
 
 
-def test_the_four_topics_are_declared_under_the_prefix() -> None:
+def test_the_topics_are_declared_under_the_prefix() -> None:
     assert {topic.name for topic in declared()} == {
         "test.dispatch",
         "test.attempts",
         "test.connector.positions",
+        "test.connector.control",
         "test.quarantine",
     }
 
 
-def test_positions_are_compacted_and_nothing_else_is() -> None:
+def test_what_a_connector_must_not_forget_is_compacted_and_nothing_else_is() -> None:
     policies = {topic.name: topic.config["cleanup.policy"] for topic in declared()}
-    assert [name for name, policy in policies.items() if policy == "compact"] == ["test.connector.positions"]
+    assert [name for name, policy in policies.items() if policy == "compact"] == [
+        "test.connector.positions",
+        "test.connector.control",
+    ]
 
 
 def test_more_copies_must_not_be_needed_than_there_are() -> None:
