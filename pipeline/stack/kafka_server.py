@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from pipeline.stack.child_process import ChildProcess, Command, OnStart
 from pipeline.stack.errors import StackError
-from pipeline.stack.java import find_java
+from pipeline.stack.java_process import java_command, java_environment
 from pipeline.stack.kafka_configuration import (
     DATA_FOLDER,
     LOG4J_FILE,
@@ -114,7 +114,7 @@ class KafkaServer:
         self.start()
 
     def _command(self, arguments: Sequence[str]) -> Command:
-        return Command(arguments=arguments, environment=_environment(), directory=self.directory, log=self.log)
+        return Command(arguments=arguments, environment=java_environment(), directory=self.directory, log=self.log)
 
     def _format(self) -> None:
         # What an interrupted attempt has left is not a whole log.
@@ -126,7 +126,7 @@ class KafkaServer:
             done = subprocess.run(
                 [*_java_command(), "kafka.tools.StorageTool", *arguments],
                 cwd=self.directory,
-                env=_environment(),
+                env=java_environment(),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -141,14 +141,4 @@ class KafkaServer:
 
 
 def _java_command() -> list[str]:
-    java = find_java()
-    jars = [str(jar) for jar in kafka_class_path()]
-    if any(os.pathsep in jar for jar in jars):
-        raise StackError(f"the cache path must not contain {os.pathsep!r}, which separates jars: {jars[0]}")
-    return [str(java.executable), *java.options, *JVM_OPTIONS, "-cp", os.pathsep.join(jars)]
-
-
-def _environment() -> dict[str, str]:
-    # Only what a JVM may need: JAVA_TOOL_OPTIONS and the like of the caller are for the caller's programs.
-    kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ")
-    return {name: os.environ[name] for name in kept if name in os.environ}
+    return java_command(kafka_class_path(), JVM_OPTIONS)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.stack import kafka_jars
+from pipeline.stack import locked_jars
 from pipeline.stack.errors import StackError
-from pipeline.stack.kafka_jars import LOCK_FILE, LockedJar, format_lock, kafka_class_path, parse_lock
+from pipeline.stack.kafka_jars import CONNECT, DEBEZIUM, KAFKA
+from pipeline.stack.locked_jars import JarList, LockedJar, cached_jars, format_lock, parse_lock
 
 CONTENT = {f"part-{number}": f"bytes of {number}".encode() for number in range(8)}
 
@@ -48,53 +49,64 @@ def refuse(jar: LockedJar, directory: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_pause_between_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_jars, "RETRY_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(locked_jars, "RETRY_PAUSE_SECONDS", 0.0)
 
 
-def test_lock_file_is_read_as_it_was_written() -> None:
+@pytest.mark.parametrize("jar_list", [KAFKA, CONNECT, DEBEZIUM], ids=lambda jar_list: jar_list.name)
+def test_lock_file_is_read_as_it_was_written(jar_list: JarList) -> None:
     assert format_lock(parse_lock(LOCK)) == LOCK
-    text = LOCK_FILE.read_text()
+    text = jar_list.file.read_text()
     assert format_lock(parse_lock(text)) == text
 
 
 def test_locked_broker_is_of_one_version_and_can_log() -> None:
-    jars = parse_lock(LOCK_FILE.read_text())
+    jars = KAFKA.read()
     assert len({jar.version for jar in jars if jar.group == "org.apache.kafka"}) == 1
     assert {"kafka_2.13", "kafka-clients", "log4j-slf4j-impl", "log4j-core"} <= {jar.artifact for jar in jars}
     assert len({jar.file_name for jar in jars}) == len(jars)
 
 
+def test_locked_worker_and_plugin_are_of_one_version_each_and_share_no_jar() -> None:
+    worker, plugin = CONNECT.read(), DEBEZIUM.read()
+    assert len({jar.version for jar in worker if jar.group == "org.apache.kafka"}) == 1
+    assert len({jar.version for jar in plugin if jar.group == "io.debezium"}) == 1
+    assert {"connect-runtime", "log4j-slf4j-impl", "log4j-core"} <= {jar.artifact for jar in worker}
+    assert "debezium-connector-postgres" in {jar.artifact for jar in plugin}
+    together = [*worker, *plugin]
+    assert len({(jar.group, jar.artifact) for jar in together}) == len(together)
+
+
 def test_second_start_fetches_nothing(tmp_path: Path) -> None:
     source = Source()
-    first = kafka_class_path(cache=tmp_path, lock_text=LOCK, fetch=source)
+    first = cached_jars(KAFKA, cache=tmp_path, lock_text=LOCK, fetch=source)
     assert sorted(source.fetched) == sorted(CONTENT)
     assert [path.read_bytes() for path in first] == list(CONTENT.values())
-    assert kafka_class_path(cache=tmp_path, lock_text=LOCK, fetch=refuse) == first
+    assert cached_jars(KAFKA, cache=tmp_path, lock_text=LOCK, fetch=refuse) == first
 
 
 def test_wrong_checksum_is_refused_and_leaves_no_jar(tmp_path: Path) -> None:
     forged = Source({**CONTENT, "part-3": b"bytes of X"})
     with pytest.raises(StackError, match=r"part-3.*checksum"):
-        kafka_class_path(cache=tmp_path, lock_text=LOCK, fetch=forged)
+        cached_jars(KAFKA, cache=tmp_path, lock_text=LOCK, fetch=forged)
     assert not list(tmp_path.rglob("part-3-*.jar"))
-    assert kafka_class_path(cache=tmp_path, lock_text=LOCK, fetch=Source())
+    assert cached_jars(KAFKA, cache=tmp_path, lock_text=LOCK, fetch=Source())
 
 
 def test_interrupted_fetch_goes_on_where_it_stopped(tmp_path: Path) -> None:
     broken = Source({name: content for name, content in CONTENT.items() if name != "part-7"})
     with pytest.raises(KeyError):
-        kafka_class_path(cache=tmp_path, lock_text=LOCK, fetch=broken)
+        cached_jars(KAFKA, cache=tmp_path, lock_text=LOCK, fetch=broken)
     present = {path.name.removesuffix("-1.0.jar") for path in tmp_path.rglob("part-*.jar")}
     source = Source()
-    kafka_class_path(cache=tmp_path, lock_text=LOCK, fetch=source)
+    cached_jars(KAFKA, cache=tmp_path, lock_text=LOCK, fetch=source)
     assert set(source.fetched) == set(CONTENT) - present
 
 
 def test_truncated_jar_is_fetched_again(tmp_path: Path) -> None:
-    paths = kafka_class_path(cache=tmp_path, lock_text=LOCK, fetch=Source())
+    paths = cached_jars(KAFKA, cache=tmp_path, lock_text=LOCK, fetch=Source())
     paths[2].write_bytes(b"")
     source = Source()
-    kafka_class_path(cache=tmp_path, lock_text=LOCK, fetch=source)
+    cached_jars(KAFKA, cache=tmp_path, lock_text=LOCK, fetch=source)
     assert source.fetched == ["part-2"]
 
 
@@ -106,8 +118,8 @@ def test_failed_transfer_is_tried_again_and_reported_in_one_line(tmp_path: Path)
         raise ConnectionError("no route")
 
     with pytest.raises(StackError, match=r"^cannot fetch org\.example:part-\d:1\.0: no route$"):
-        kafka_class_path(cache=tmp_path, lock_text=LOCK, fetch=unreachable)
-    assert max(map(tries.count, set(tries))) == kafka_jars.DOWNLOAD_TRIES
+        cached_jars(KAFKA, cache=tmp_path, lock_text=LOCK, fetch=unreachable)
+    assert max(map(tries.count, set(tries))) == locked_jars.DOWNLOAD_TRIES
 
 
 def test_two_starts_at_once_fetch_each_jar_once(tmp_path: Path) -> None:
@@ -116,7 +128,7 @@ def test_two_starts_at_once_fetch_each_jar_once(tmp_path: Path) -> None:
 
     def start() -> None:
         both.wait()
-        results.append(kafka_class_path(cache=tmp_path, lock_text=LOCK, fetch=source))
+        results.append(cached_jars(KAFKA, cache=tmp_path, lock_text=LOCK, fetch=source))
 
     threads = [threading.Thread(target=start) for _ in range(2)]
     for thread in threads:
