@@ -26,10 +26,16 @@ not_sent            the lease left no time        retry   no         retry
 Ambiguous: the receiver may have applied the event although no success was seen; no sender can tell. A gateway's
 502 or 504 hides what the server behind it did, and a 500 may come after the commit; 429 and 503 say that the request
 was not taken on. A target that is not allowed is a setting to mend, so it does not kill deliveries.
+
+A destination may have rules of its own: by status (``"404": "retry"``, ``"409": "success"``) or by outcome
+(``"tls_failed": "dead"``), the status first. A rule changes what follows, not the outcome or its ambiguity; only a status that
+counts as success becomes that. 410 disables the destination, and retries after 401 or 403 follow a schedule of
+their own, unless a rule of the destination speaks of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -82,6 +88,13 @@ class Classification:
     outcome: Outcome
     verdict: Verdict
     ambiguous: bool
+    by_rule: bool = False
+    """Whether a rule of the destination has decided, and not the table."""
+
+    @property
+    def disables_destination(self) -> bool:
+        """The receiver says that it is gone for good."""
+        return self.outcome is Outcome.GONE and not self.by_rule
 
     @property
     def waiting_reason(self) -> str | None:
@@ -132,13 +145,48 @@ _AFTER_SENT = {
 _CONNECTION_LOST = _retry(Outcome.CONNECTION_LOST, ambiguous=True)
 
 
-def classify_status(status: int) -> Classification:
+Rules = Mapping[str, Verdict]
+"""A destination's own: verdicts by status, as text, or by outcome. See check_rules."""
+
+NO_RULES: Rules = {}
+_NOT_RULED = frozenset((Outcome.SUCCESS, Outcome.NOT_SENT))
+
+
+class RulesError(ValueError):
+    """A rule speaks of what no rule may; the message names it, and what is possible."""
+
+
+def check_rules(rules: Mapping[str, str]) -> dict[str, Verdict]:
+    """Rules that were given as texts. Raises RulesError."""
+    checked = {}
+    for key, word in rules.items():
+        is_status = len(key) == 3 and key.isascii() and key.isdecimal() and "300" <= key <= "599"
+        if not is_status and key not in set(Outcome) - _NOT_RULED:
+            raise RulesError(f"rule {key!r}: it is neither a status from 300 to 599 nor an outcome such as tls_failed")
+        if word not in set(Verdict) or (word == Verdict.SUCCESS and not is_status):
+            possible = "retry, dead or success" if is_status else "retry or dead"
+            raise RulesError(f"rule {key}={word}: it may be {possible}")
+        checked[key] = Verdict(word)
+    return checked
+
+
+def classify_status(status: int, rules: Rules = NO_RULES) -> Classification:
     """What a final status means. Numbers outside 200 to 599 are not answers that HTTP knows."""
-    return _BY_STATUS.get(status) or _BY_HUNDRED.get(status // 100, _INVALID_ANSWER)
+    line = _BY_STATUS.get(status) or _BY_HUNDRED.get(status // 100, _INVALID_ANSWER)
+    if not rules or line is _SUCCESS:
+        return line
+    return _ruled(line, rules.get(str(status)) or rules.get(line.outcome))
 
 
-def classify_failure(failure: Failure, *, request_begun: bool) -> Classification:
+def classify_failure(failure: Failure, *, request_begun: bool, rules: Rules = NO_RULES) -> Classification:
     """What a request without a status means; ``request_begun``: its first byte was handed to the connection."""
-    if request_begun:
-        return _AFTER_SENT.get(failure, _CONNECTION_LOST)
-    return _BEFORE_SENT[failure]
+    line = _AFTER_SENT.get(failure, _CONNECTION_LOST) if request_begun else _BEFORE_SENT[failure]
+    return _ruled(line, rules.get(line.outcome)) if rules else line
+
+
+def _ruled(line: Classification, verdict: Verdict | None) -> Classification:
+    if verdict is None:
+        return line
+    if verdict is Verdict.SUCCESS:
+        return Classification(Outcome.SUCCESS, verdict, ambiguous=False, by_rule=True)
+    return Classification(line.outcome, verdict, line.ambiguous, by_rule=True)
