@@ -96,7 +96,7 @@ class Session:
             # the snapshot and a stream of ours another connector may have had the slot.
             self._first_start(identity, sink, size_max, control.holding, drop_slot=plan.kind is StartKind.RECREATE)
             return
-        position = self._position(identity, stored.lsn, stored.row, "streaming")
+        position = self._position(identity, stored.lsn, stored.row, "streaming", stored.as_of_us)
         if self._stream is None:
             raise TransientError(f"slot {config.slot} went away")
         control.rest(self._stream, self._stop)
@@ -158,7 +158,12 @@ class Session:
             raise StoppedError
 
     def _position(
-        self, identity: ServerIdentity, lsn: int, row: int, phase: Literal["snapshot", "streaming"]
+        self,
+        identity: ServerIdentity,
+        lsn: int,
+        row: int,
+        phase: Literal["snapshot", "streaming"],
+        as_of_us: int | None = None,
     ) -> Position:
         return Position(
             system_id=identity.system_id,
@@ -168,6 +173,7 @@ class Session:
             lsn=lsn,
             row=row,
             phase=phase,
+            as_of_us=as_of_us,
         )
 
     # --- the first start ----------------------------------------------------------------

@@ -30,7 +30,11 @@ _POLL_SECONDS: Final = 0.5
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """See the module. ``phase`` is "snapshot" while rows older than the slot are being published."""
+    """See the module. ``phase`` is "snapshot" while rows older than the slot are being published.
+
+    ``as_of_us`` is a time by the database's clock, in microseconds since 2000: when the last transaction that is
+    published whole was committed, or when the server said later that it has sent all that it has.
+    """
 
     system_id: str
     timeline: int
@@ -39,6 +43,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     lsn: int
     row: int
     phase: Literal["snapshot", "streaming"] = "streaming"
+    as_of_us: int | None = None
 
 
 def position_key(database: str, slot: str) -> bytes:

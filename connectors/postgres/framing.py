@@ -14,12 +14,15 @@ _STATUS = struct.Struct(">cQQQqB")
 _EPOCH_UNIX_SECONDS = 946_684_800  # 2000-01-01 UTC
 
 
-def decode_keepalive(data: bytes) -> tuple[int, bool]:
-    """(end of WAL that the server has sent, whether it wants an answer now). Raises ValueError."""
+def decode_keepalive(data: bytes) -> tuple[int, int, bool]:
+    """(end of WAL that the server has sent, its clock, whether it wants an answer now). Raises ValueError.
+
+    The clock is in microseconds since 2000.
+    """
     if len(data) != _KEEPALIVE.size:
         raise ValueError(f"a keepalive has {_KEEPALIVE.size} bytes, got {len(data)}")
-    _, wal_end, _, reply = _KEEPALIVE.unpack(data)
-    return wal_end, bool(reply)
+    _, wal_end, clock_us, reply = _KEEPALIVE.unpack(data)
+    return wal_end, clock_us, bool(reply)
 
 
 def encode_status(confirmed_lsn: int, *, unix_seconds: float, ask_reply: bool) -> bytes:

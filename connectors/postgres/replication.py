@@ -220,6 +220,8 @@ class ReplicationStream:
         self._silent_since: float | None = None
         self.server_lsn = 0
         """End of the WAL that the server says it has sent, by its last keepalive."""
+        self.server_time_us = 0
+        """The server's clock in that keepalive, in microseconds since 2000."""
 
     def close(self) -> None:
         """Hang up. What was confirmed but not sent yet is sent again by the server, and skipped by position."""
@@ -311,7 +313,7 @@ class ReplicationStream:
 
     def _on_keepalive(self, data: bytes) -> None:
         try:
-            self.server_lsn, reply = decode_keepalive(data)
+            self.server_lsn, self.server_time_us, reply = decode_keepalive(data)
         except ValueError as error:
             raise TransientError(str(error)) from None
         if reply:

@@ -30,10 +30,10 @@ def test_anything_else_is_no_lsn(text: str) -> None:
         parse_lsn(text)
 
 
-@given(lsns, st.booleans())
-def test_a_keepalive_tells_the_end_of_wal_and_whether_to_answer(lsn: int, reply: bool) -> None:
-    data = struct.pack(">cQqB", b"k", lsn, 0, reply)
-    assert decode_keepalive(data) == (lsn, reply)
+@given(lsns, st.integers(-(1 << 63), (1 << 63) - 1), st.booleans())
+def test_a_keepalive_tells_the_end_of_wal_the_clock_and_whether_to_answer(lsn: int, clock: int, reply: bool) -> None:
+    data = struct.pack(">cQqB", b"k", lsn, clock, reply)
+    assert decode_keepalive(data) == (lsn, clock, reply)
     for size in range(len(data)):
         with pytest.raises(ValueError, match="a keepalive has 18 bytes"):
             decode_keepalive(data[:size])
