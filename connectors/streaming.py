@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections import deque
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -12,7 +14,7 @@ from connectors.config import ConnectorConfig
 from connectors.control_session import LOOK_SECONDS, ControlSession
 from connectors.errors import TransientError
 from connectors.kafka.position import Position
-from connectors.kafka.sink import TransactionalSink
+from connectors.kafka.sink import RecordTooLargeError, TransactionalSink
 from connectors.postgres.framing import XLOG_HEADER_BYTES
 from connectors.postgres.lsn import format_lsn
 from connectors.postgres.pgoutput import (
@@ -21,7 +23,6 @@ from connectors.postgres.pgoutput import (
     Commit,
     Decoder,
     Delete,
-    Insert,
     Message,
     Relation,
     Truncate,
@@ -33,17 +34,43 @@ from connectors.publisher import Publisher
 from connectors.router import BoundRoute, Router
 from connectors.status import ConnectorStatus
 from connectors.stop import StopSignal
+from connectors.unrolled import UNUSUAL, RowReader, unrolled_reader
 
 _log = structlog.get_logger(__name__)
 
 MESSAGES_BETWEEN_DUTIES: Final = 1_000
+OID_START: Final = XLOG_HEADER_BYTES + 1
+OID_END: Final = OID_START + 4
+
+_GENERAL = (*UNUSUAL, RecordTooLargeError)
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A routed table: how its rows become records, in general and in the short way."""
+
+    route: BoundRoute
+    topic: str
+    read: RowReader | None
+
+
+@dataclass(frozen=True, slots=True)
+class _HandedOver:
+    """A Kafka transaction that is being committed: what will be true once it is."""
+
+    lsn: int
+    complete_lsn: int
+    rows: int
+    quarantined: int
+    begun_at: float
 
 
 class Streaming:
     """Streams from a stored position until the stop signal is set.
 
-    A Kafka transaction closes after so many rows or bytes, and as soon as nothing more has arrived. Its size
-    is independent of the source's transactions: large ones pass in parts, small ones together.
+    A Kafka transaction closes after so many rows or bytes, and as soon as nothing more has arrived and the one before
+    it is committed. Its size is independent of the source's transactions: large ones pass in parts, small ones
+    together.
     """
 
     def __init__(
@@ -71,49 +98,51 @@ class Streaming:
         # Bound by the first row that is to be published: rows that are only skipped may have a shape that
         # the configuration does not know any more.
         self._relations: dict[int, Relation] = {}
-        self._routes: dict[int, BoundRoute | None] = {}
+        self._tables: dict[bytes, _Table | None] = {}
         # Only what a stored position covers is ever confirmed.
         self._safe_lsn = self._progress.complete_lsn
         self._store_due = 0.0
+        self._as_of_us = position.as_of_us
+        self._decoder = Decoder()
+        self._held = control.holding.keys
+        self._rows_max, self._bytes_max = config.transaction_rows, config.transaction_bytes
         # Of the open Kafka transaction.
         self._rows = 0
         self._bytes = 0
+        self._begun_at = 0.0
+        # Of those that are being committed, the oldest first.
+        self._handed_over: deque[_HandedOver] = deque()
+        self._committed = sink.committed
 
     def run(self) -> None:
-        """Returns when the stop signal is set and the open transaction is committed.
+        """Returns when the stop signal is set, or an operator wants something else, and the open transaction is committed.
 
         Raises TransientError where a side fails, DecodeError, RouteError or TextFormNeededError.
         """
         self._status.enter("streaming")
         _log.info("streaming", slot=self._stored.slot, lsn=format_lsn(self._stored.lsn), row=self._stored.row)
         self._stream.confirm(self._safe_lsn, now=True)
-        decoder = Decoder()
-        next_buffered, decode_insert = self._stream.next_buffered, decoder.decode_insert
-        next_change, on_insert = self._progress.next_change, self._on_insert
+        next_buffered, next_change, on_insert = self._stream.next_buffered, self._progress.next_change, self._on_insert
         until_duties = MESSAGES_BETWEEN_DUTIES
         while True:
             data = next_buffered()
             if data is None:
-                if self._rows:
-                    self._commit()
-                elif self._is_over():
-                    self._finish()
+                if self._nothing_buffered():
                     return
-                else:
-                    self._idle()
                 continue
             if data[XLOG_HEADER_BYTES] == INSERT:
                 # After a crash in a large transaction many rows come again: counting them is enough.
                 if next_change():
-                    on_insert(decode_insert(data, XLOG_HEADER_BYTES), len(data))
+                    on_insert(data)
             else:
-                self._on_other(decoder.decode(data, XLOG_HEADER_BYTES))
+                self._on_other(self._decoder.decode(data, XLOG_HEADER_BYTES))
             until_duties -= 1
             if not until_duties:
                 until_duties = MESSAGES_BETWEEN_DUTIES
                 if self._is_over():
                     self._finish()
                     return
+                self._settle()
                 self._stream.keep_alive()
                 self._store_position_if_due()
 
@@ -121,37 +150,59 @@ class Streaming:
         """Whether to finish: because of the stop signal, or because an operator wants something else."""
         return self._stop.is_set() or self._control.wants_otherwise()
 
-    def _on_insert(self, message: Insert, size: int) -> None:
-        oid = message.relation_oid
-        route = self._routes[oid] if oid in self._routes else self._bind(oid)
-        if route is None:
+    def _on_insert(self, data: bytes) -> None:
+        """An inserted row that is not published yet: nearly all of the traffic."""
+        oid = data[OID_START:OID_END]
+        table = self._tables[oid] if oid in self._tables else self._bind(oid)
+        if table is None:
             self._status.unrouted += 1
             return
         if not self._rows:
-            self._status.busy_since = time.monotonic()
-        self._publisher.publish(route, message.values, *self._progress.position)
+            self._begun_at = time.monotonic()
+            self._status.busy_since = self._status.busy_since or self._begun_at
+        if self._held or not self._put_unrolled(table, data):
+            message = self._decoder.decode_insert(data, XLOG_HEADER_BYTES)
+            self._publisher.publish(table.route, message.values, *self._progress.position)
         self._rows += 1
-        self._bytes += size
-        if self._rows >= self._config.transaction_rows or self._bytes >= self._config.transaction_bytes:
-            self._commit()
+        self._bytes += len(data)
+        if self._rows >= self._rows_max or self._bytes >= self._bytes_max:
+            self._hand_over()
 
-    def _bind(self, relation_oid: int) -> BoundRoute | None:
-        relation = self._relations.get(relation_oid)
+    def _put_unrolled(self, table: _Table, data: bytes) -> bool:
+        """Publish a usual row in the short way; whether it was one."""
+        if table.read is None:
+            return False
+        try:
+            parts = table.read(data)
+            if parts is None:
+                return False
+            value, key, headers = parts
+            self._sink.put(table.topic, key, value, headers)
+        except _GENERAL:
+            return False
+        return True
+
+    def _bind(self, oid: bytes) -> _Table | None:
+        number = int.from_bytes(oid, "big")
+        relation = self._relations.get(number)
         if relation is None:
-            raise TransientError(f"PostgreSQL sent a row of a table that it had not described ({relation_oid})")
-        route = self._routes[relation_oid] = self._router.bind(relation)
-        return route
+            raise TransientError(f"PostgreSQL sent a row of a table that it had not described ({number})")
+        route = self._router.bind(relation)
+        table = None if route is None else _Table(route, route.topic, unrolled_reader(route.route, relation))
+        self._tables[oid] = table
+        return table
 
     def _on_other(self, message: Message) -> None:
         match message:
             case Begin(final_lsn=final_lsn, xid=xid):
                 self._progress.begin(final_lsn)
                 self._publisher.xid = xid
-            case Commit(end_lsn=end_lsn):
+            case Commit(end_lsn=end_lsn, commit_time_us=commit_time_us):
                 self._progress.commit(end_lsn)
+                self._as_of_us = commit_time_us
             case Relation(oid=oid):
                 self._relations[oid] = message
-                self._routes.pop(oid, None)
+                self._tables.pop(oid.to_bytes(4, "big"), None)
             case Update() | Delete() | Truncate():
                 # Counted like every change, so that positions keep their meaning; published never.
                 if self._progress.next_change():
@@ -159,34 +210,61 @@ class Streaming:
             case _:
                 pass  # origins, types and logical messages carry no rows
 
-    def _commit(self) -> None:
-        """Store what the open transaction covers, then let PostgreSQL forget it."""
+    def _hand_over(self) -> None:
+        """Let the open transaction be committed with the position that it covers, and go on meanwhile."""
+        self._settle()
         lsn, row = self._progress.position
-        position = msgspec.structs.replace(self._stored, lsn=lsn, row=row)
-        self._sink.commit(position)
-        now = time.monotonic()
-        self._stored = position
-        self._safe_lsn = self._progress.complete_lsn
-        self._store_due = now + self._config.idle_position_seconds
-        status = self._status
-        status.rows += self._rows
-        status.transactions += 1
-        status.quarantined += self._publisher.quarantined
+        self._stored = msgspec.structs.replace(self._stored, lsn=lsn, row=row, as_of_us=self._as_of_us)
+        self._sink.hand_over(self._stored)
+        self._store_due = time.monotonic() + self._config.idle_position_seconds
+        self._handed_over.append(
+            _HandedOver(lsn, self._progress.complete_lsn, self._rows, self._publisher.quarantined, self._begun_at)
+        )
         self._publisher.quarantined = self._rows = self._bytes = 0
-        status.last_lsn = lsn
-        status.last_commit = now
-        status.busy_since = None
+
+    def _settle(self) -> None:
+        """Count what was committed meanwhile, and let PostgreSQL forget it. Raises what made a commit fail."""
+        committed = self._sink.committed
+        if committed == self._committed:
+            return
+        status = self._status
+        while self._committed < committed:
+            self._committed += 1
+            done = self._handed_over.popleft()
+            self._safe_lsn = done.complete_lsn
+            status.rows += done.rows
+            status.transactions += 1
+            status.quarantined += done.quarantined
+            status.last_lsn = done.lsn
+        status.last_commit = time.monotonic()
+        status.busy_since = (
+            self._handed_over[0].begun_at if self._handed_over else self._begun_at if self._rows else None
+        )
         self._stream.confirm(self._safe_lsn)
 
-    def _idle(self) -> None:
-        """Nothing has arrived: use the time, then wait."""
-        self._progress.idle(self._stream.server_lsn)
-        self._store_position_if_due()
+    def _nothing_buffered(self) -> bool:
+        """Nothing has arrived: close what is open, use the time, then wait. Whether the work is over.
+
+        While one transaction commits, the next stays open: it could not be committed earlier anyhow, and takes in
+        what still arrives.
+        """
+        self._settle()
+        if self._is_over():
+            self._finish()
+            return True
+        if self._rows and self._sink.is_settled:
+            self._hand_over()
+        elif not self._rows and not self._handed_over:
+            if self._progress.idle(self._stream.server_lsn):
+                self._as_of_us = self._stream.server_time_us
+            self._store_position_if_due()
+        seconds = min(LOOK_SECONDS, self._config.idle_position_seconds)
         if self._stream.has_unsent_confirmation:
-            self._stream.wait(CONFIRM_INTERVAL_SECONDS, self._stop.fileno())
+            seconds = min(seconds, CONFIRM_INTERVAL_SECONDS)
             self._stream.confirm(self._safe_lsn)
-        else:
-            self._stream.wait(min(LOOK_SECONDS, self._config.idle_position_seconds), self._stop.fileno())
+        self._stream.wait(seconds, self._stop.fileno(), self._sink.fileno())
+        self._sink.acknowledge()
+        return False
 
     def _store_position_if_due(self) -> None:
         """Let the slot move on over WAL that holds no rows of ours, so that idle tables hold none back.
@@ -196,12 +274,15 @@ class Streaming:
         """
         between = not self._rows and not self._progress.in_transaction
         if between and self._has_moved() and time.monotonic() >= self._store_due:
-            self._commit()
+            self._begun_at = time.monotonic()
+            self._hand_over()
 
     def _finish(self) -> None:
         """Leave as little as possible for the next start to skip."""
         if self._rows or self._has_moved():
-            self._commit()
+            self._hand_over()
+        self._sink.wait_settled()
+        self._settle()
         self._stream.confirm(self._safe_lsn)
         self._stream.finish()
 
