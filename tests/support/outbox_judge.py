@@ -24,9 +24,10 @@ POLL_SECONDS = 0.1
 EXAMPLES = 3
 
 # Part of the topic's name -> (id, key) of each row in the order of writing. The id is the header "id" of its record.
+# Qualified in "order by", because the bare name would be the text that is selected.
 TABLES = {
-    "dispatch": "select message_id::text, destination_id from outrider.dispatch_outbox order by outbox_id",
-    "attempts": "select attempt_id::text, destination_id from outrider.delivery_attempt order by attempt_id",
+    "dispatch": "select message_id::text, destination_id from outrider.dispatch_outbox order by dispatch_outbox.outbox_id",
+    "attempts": "select attempt_id::text, destination_id from outrider.delivery_attempt order by delivery_attempt.attempt_id",
 }
 
 ByKey = dict[str, list[str]]

@@ -41,6 +41,15 @@ values (%(id)s, 'event', 'test.event', %(key)s, 1, 1, 'test', 'succeeded', 'acce
 """
 
 
+def write_dispatches(connection: psycopg.Connection, seed: str, rows: int) -> set[str]:
+    """So many rows over some keys in one statement, the same for the same seed; their message ids."""
+    choice = random.Random(seed)
+    ids = [str(uuid.UUID(int=choice.getrandbits(128), version=4)) for _ in range(rows)]
+    owners = [f"destination {choice.randrange(KEYS_IN_TRANSACTION)}" for _ in ids]
+    connection.execute(DISPATCHES, {"ids": ids, "keys": owners, "payload": 100})
+    return set(ids)
+
+
 @dataclass(slots=True)
 class Known:
     """Message ids by what became of their transaction for certain."""
