@@ -105,21 +105,20 @@ class Bench:
         try:
             commit("before", 7)
             with start() as connector:
-                judge.wait_until_published(connection)
-                # Only what a stream brings is what the rest is about; the start may have been the one to fail.
                 _streams(connector)
+                judge.wait_until_published(connection, lambda: _runs(connector))
                 commit("small", 1)
                 with connection.transaction(force_rollback=True):
                     known.rolled_back |= write_dispatches(
                         connection, f"never{world.settings.connector_slot}", TRANSACTION_ROWS
                     )
                 commit("large", LARGE_ROWS)
-                judge.wait_until_published(connection)
+                judge.wait_until_published(connection, lambda: _runs(connector))
             commit("between", 2)
             with start() as connector:
                 _streams(connector)
                 commit("after", 2)
-                judge.wait_until_published(connection)
+                judge.wait_until_published(connection, lambda: _runs(connector))
         except Exception as error:
             return [f"the connector did not recover: {type(error).__name__}: {error}"]
         return judge.verdict(connection, known).faults

@@ -7,6 +7,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from math import ceil
 from typing import Any
 
 _BEGUN = time.monotonic()
@@ -24,7 +25,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     ordered = sorted(values)
     return {
         "median": round(statistics.median(ordered), 2),
-        "p95": round(ordered[int(0.95 * (len(ordered) - 1))], 2),
+        "p95": round(ordered[ceil(0.95 * len(ordered)) - 1], 2),
         "max": round(ordered[-1], 2),
     }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -90,15 +90,21 @@ class OutboxJudge:
                 assert time.monotonic() < deadline, f"partitions {ahead} do not come to an end"
                 ahead = ahead - self._take(consumer)
 
-    def wait_until_published(self, connection: psycopg.Connection, seconds: float = CATCH_UP_SECONDS) -> None:
-        """Return once as many rows are published as the tables hold now; give up quietly after the deadline.
-
-        It only waits: the verdict says what is wrong, better than a deadline could.
+    def wait_until_published(
+        self,
+        connection: psycopg.Connection,
+        goes_on: Callable[[], bool] = lambda: True,
+        seconds: float = CATCH_UP_SECONDS,
+    ) -> None:
+        """Return once as many rows are published as the tables hold now. It gives up quietly after the deadline, or when
+        it does not go on: the verdict says what is wrong, better than a deadline could.
         """
         wanted = {part: _count_rows(connection, query) for part, query in TABLES.items()}
         deadline = time.monotonic() + seconds
         with self._reader() as (consumer, _):
-            while time.monotonic() < deadline and any(self._count(part) < rows for part, rows in wanted.items()):
+            while any(self._count(part) < rows for part, rows in wanted.items()):
+                if time.monotonic() >= deadline or not goes_on():
+                    return
                 self._take(consumer)
 
     def verdict(self, connection: psycopg.Connection, known: Known) -> Verdict:
