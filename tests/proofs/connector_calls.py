@@ -141,9 +141,13 @@ def lives(
 
 def _streams(connector: Connector) -> None:
     wait_until(
-        lambda: connector.status.state in ("streaming", "stopped"),
+        lambda: connector.status.state == "streaming" or not _runs(connector),
         lambda: f"the connector streams ({connector.status})",
     )
+
+
+def _runs(connector: Connector) -> bool:
+    return connector.status.state != "stopped"
 
 
 def _drop_slot(connection: psycopg.Connection, slot: str) -> None:
