@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from connectors.router import Route
+from connectors.route import Route
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,4 +41,4 @@ class ConnectorConfig:
     def topics(self) -> tuple[str, ...]:
         """Every topic that is written to."""
         own = (self.quarantine_topic, self.control_topic, self.positions_topic)
-        return tuple(dict.fromkeys((*(route.topic for route in self.routes), *own)))
+        return tuple(dict.fromkeys((*(topic for route in self.routes for topic in route.topics), *own)))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from typing import Final
+
 import structlog
 
 from connectors.control import Held
@@ -13,6 +16,9 @@ from connectors.quarantine import quarantine_record
 from connectors.router import BoundRoute, Record, RowError, RowIdentity
 
 _log = structlog.get_logger(__name__)
+
+# A broker refuses, with the whole transaction, what is an hour ahead of its clock; clocks differ a little.
+AHEAD_SECONDS_MAX: Final = 3_300.0
 
 
 class Publisher:
@@ -35,6 +41,8 @@ class Publisher:
         record: Record | None = None
         try:
             record = route.to_record(values)
+            if record.timestamp_ms is not None and record.timestamp_ms > (time.time() + AHEAD_SECONDS_MAX) * 1000:
+                raise RowError(f"timestamp column {route.route.timestamp!r} is further ahead than Kafka takes")
             if self._held and (route.table, record.key) in self._held:
                 self._keep_behind(route, values, (lsn, row), record)
             else:

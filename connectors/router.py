@@ -1,4 +1,4 @@
-"""What a row becomes: topic, key, value and headers. Pure, and configured by column names.
+"""What a row becomes: topic, key, value, headers and timestamp. Pure.
 
 A :class:`Route` belongs to one table. The router binds it to the columns that the stream announces
 (and binds it again when they change), so that a row costs index look-ups only.
@@ -7,13 +7,18 @@ A :class:`Route` belongs to one table. The router binds it to the columns that t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import msgspec
 
-from connectors.postgres.pgoutput import UNCHANGED, Relation, Value
+from connectors.moments import MOMENT_TYPES, milliseconds_of
+from connectors.postgres.pgoutput import UNCHANGED, Delete, Relation, Row, Update, Value
 from connectors.postgres.values import VALUE_ERRORS, BinaryUnsupportedError, Codec, codec_of
+from connectors.route import ChangePolicy, ColumnValue, Header, JsonValue, Route, TopicByColumn
+from connectors.topic_pattern import TopicPattern, TopicPatternError
+
+__all__ = ["ColumnValue", "Header", "JsonValue", "Route", "TopicByColumn"]  # most readers need both modules
 
 
 class RouteError(Exception):
@@ -28,85 +33,17 @@ class TextFormNeededError(Exception):
     """A routed column has a type whose binary form is not known: the stream must send text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
-    """A header from a column. NULL leaves the header out; so does the text ``leave_out``."""
-
-    name: str
-    column: str
-    leave_out: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnValue:
-    """The record's value is one column: ``bytea`` byte for byte, other types as text. NULL is null."""
-
-    column: str
-
-
-@dataclass(frozen=True, slots=True)
-class JsonValue:
-    """The record's value is a JSON object of these columns, in this order, by their own names."""
-
-    columns: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Route:
-    """One table and what its inserted rows become.
-
-    ``id`` names the column whose text identifies a row, for ever; it should also be the header ``id``, by which rows
-    that are in the topic already are known. ``snapshot_order`` names columns that order rows as they were written, for
-    rows older than the slot; the first of them should begin an index. A row that cannot be published goes into
-    quarantine; ``later_rows_of_key`` says whether later rows of its key pass it, or wait there behind it.
-
-    ``time`` names a column with the moment at which a row was written, by which catching up knows the rows whose
-    records the topic may have dropped already. No record's timestamp may be earlier than its row's time.
-    """
-
-    namespace: str
-    table: str
-    topic: str
-    key: str
-    value: ColumnValue | JsonValue
-    headers: tuple[Header, ...] = ()
-    id: str | None = None
-    time: str | None = None
-    snapshot_order: tuple[str, ...] = ()
-    later_rows_of_key: Literal["pass", "wait"] = "pass"
-
-    @property
-    def name(self) -> str:
-        return f"{self.namespace}.{self.table}"
-
-    @property
-    def identity(self) -> tuple[str, ...]:
-        """The columns by which a row is found again in its table, best for an index first."""
-        return tuple(dict.fromkeys((*self.snapshot_order, *(() if self.id is None else (self.id,)))))
-
-    @property
-    def record_columns(self) -> tuple[str, ...]:
-        """Every column that a record is made of, each once."""
-        value = (self.value.column,) if isinstance(self.value, ColumnValue) else self.value.columns
-        return tuple(dict.fromkeys((self.key, *value, *(header.column for header in self.headers))))
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Every column that the route reads, each once."""
-        return tuple(dict.fromkeys((*self.record_columns, *self.identity)))
-
-
-# Kafka allows null values too; none are written here.
 HeaderPair: TypeAlias = tuple[str, str | bytes | None]
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What goes to Kafka. Header values are UTF-8."""
+    """What goes to Kafka. Header values are UTF-8. Without ``timestamp_ms``, since 1970, it is the time of publishing."""
 
     topic: str
     key: bytes
     value: bytes | None
     headers: list[HeaderPair]
+    timestamp_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +56,49 @@ class RowIdentity:
     """Of :attr:`Route.identity`, by name."""
 
 
+ToRecord: TypeAlias = Callable[[Sequence[Value]], Record]
+
+
 @dataclass(frozen=True, slots=True)
 class BoundRoute:
     """A route that knows where its table's columns are.
 
     ``to_record`` raises RowError for a row that cannot be published and TextFormNeededError for a type
-    that the stream should send as text. ``identify`` is for those rows: it raises nothing.
+    that the stream should send as text. ``identify`` is for those rows: it raises nothing. ``topic`` stands for the
+    topic of a row that has none.
     """
 
     route: Route
     table: str
     topic: str
-    to_record: Callable[[Sequence[Value]], Record]
+    to_record: ToRecord
     identify: Callable[[Sequence[Value]], RowIdentity]
+    to_tombstone: ToRecord
+
+    def of_change(self, change: Update | Delete) -> tuple[BoundRoute, Row] | None:
+        """What to publish of an updated or a deleted row, and by which means; None where it is ignored."""
+        policy, is_update = _policy(self.route, change), isinstance(change, Update)
+        if policy == "ignore":
+            return None
+        values = _whole(change) if isinstance(change, Update) else change.old
+        if policy == "publish":
+            return replace(self, to_record=self.to_record if is_update else self.to_tombstone), values
+
+        def refuse(_: Sequence[Value]) -> Record:
+            raise RowError(f"{'updates' if is_update else 'deletes'} of table {self.table} are refused")
+
+        return replace(self, to_record=refuse), values
+
+
+def _policy(route: Route, change: Update | Delete) -> ChangePolicy:
+    return route.updates if isinstance(change, Update) else route.deletes
+
+
+def _whole(update: Update) -> Row:
+    """The new row, with what an update left as it was from the old one, where all of that was sent."""
+    if update.old is None or update.old_is_key or len(update.old) != len(update.values):
+        return update.values
+    return [old if new is UNCHANGED else new for new, old in zip(update.values, update.old, strict=True)]
 
 
 class Router:
@@ -143,6 +110,11 @@ class Router:
             if (route.namespace, route.table) in self._routes:
                 raise RouteError(f"table {route.name} has two routes")
             self._routes[route.namespace, route.table] = route
+
+    def takes(self, relation: Relation, change: Update | Delete) -> bool:
+        """Whether a route does anything with such changes of this relation's rows."""
+        route = self._routes.get((relation.namespace, relation.name))
+        return route is not None and _policy(route, change) != "ignore"
 
     def bind(self, relation: Relation) -> BoundRoute | None:
         """This relation's rows as records, or None where no route wants them.
@@ -164,30 +136,40 @@ def bind(route: Route, relation: Relation) -> BoundRoute:
             known = ", ".join(columns)
             raise RouteError(f"table {route.name} has no column {name!r} (it has: {known})") from None
 
-    topic, key_name = route.topic, route.key
+    key_name = route.key
     key_index, key_codec = column(key_name)
     header_plan = [
-        (header.name, *column(header.column), None if header.leave_out is None else header.leave_out.encode())
+        (
+            header.name,
+            *column(header.column),
+            None if header.leave_out is None else header.leave_out.encode(),
+            header.null == "keep",
+        )
         for header in route.headers
     ]
     # Looked up once: the loop below runs for every row, and calls no more than it must.
     fast_plan = [
-        (name, index, None if codec.is_textual else codec.from_binary, codec.from_text, leave_out)
-        for name, index, codec, leave_out in header_plan
+        (name, index, None if codec.is_textual else codec.from_binary, codec.from_text, leave_out, keep_null)
+        for name, index, codec, leave_out, keep_null in header_plan
     ]
     value_of = _bind_value(route.value, column)
+    topic = route.topic if isinstance(route.topic, str) else None
+    topic_of = None if isinstance(route.topic, str) else _bind_topic(route.topic, *column(route.topic.column))
+    timestamp_of = None if route.timestamp is None else _bind_timestamp(route, relation, *column(route.timestamp))
 
-    def to_record(values: Sequence[Value]) -> Record:
+    def convert(values: Sequence[Value], to_value: Callable[[Sequence[Value]], bytes | None]) -> Record:
         try:
             key = values[key_index]
             if key is None or key is UNCHANGED:
                 raise RowError(f"key column {key_name!r} is {'NULL' if key is None else 'unchanged'}")
             headers: list[HeaderPair] = []
-            for name, index, from_binary, from_text, leave_out in fast_plan:
+            for name, index, from_binary, from_text, leave_out, keep_null in fast_plan:
                 value = values[index]
                 if type(value) is bytes:
                     content = value if from_binary is None else from_binary(value)
                 elif value is None:
+                    if keep_null:
+                        headers.append((name, None))
                     continue
                 elif value is UNCHANGED:
                     raise RowError(f"header {name!r} is unchanged, so its value was not sent")
@@ -195,7 +177,13 @@ def bind(route: Route, relation: Relation) -> BoundRoute:
                     content = from_text(str(value))
                 if content != leave_out:
                     headers.append((name, content))
-            return Record(topic, key_codec.text(key), value_of(values), headers)
+            return Record(
+                topic or topic_of(values),  # type: ignore[misc]  # one of them is there
+                key_codec.text(key),
+                to_value(values),
+                headers,
+                None if timestamp_of is None else timestamp_of(values),
+            )
         except BinaryUnsupportedError:
             raise TextFormNeededError(route.name) from None
         except IndexError:
@@ -212,7 +200,56 @@ def bind(route: Route, relation: Relation) -> BoundRoute:
         key = _text_of(values, key_index, key_codec)
         return RowIdentity(None if key is None else key.encode(), found_id, columns)
 
-    return BoundRoute(route, route.name, topic, to_record, identify)
+    return BoundRoute(
+        route,
+        route.name,
+        route.topics[0],
+        lambda values: convert(values, value_of),
+        identify,
+        lambda values: convert(values, _no_value),
+    )
+
+
+def _no_value(_: Sequence[Value]) -> None:
+    return None
+
+
+def _bind_topic(topic: TopicByColumn, index: int, codec: Codec) -> Callable[[Sequence[Value]], str]:
+    try:
+        pattern = TopicPattern(topic.pattern, topic.replacement, topic.topics)
+    except TopicPatternError as error:
+        raise RouteError(str(error)) from None
+
+    def topic_of(values: Sequence[Value]) -> str:
+        cell = values[index]
+        if cell is None or cell is UNCHANGED:
+            raise RowError(f"topic column {topic.column!r} is {'NULL' if cell is None else 'unchanged'}")
+        text = codec.text(cell).decode()
+        found = pattern.topic_of(text)
+        if found is None:
+            raise RowError(f"column {topic.column!r} is {text[:100]!r}, which gives none of the route's topics")
+        return found
+
+    return topic_of
+
+
+def _bind_timestamp(
+    route: Route, relation: Relation, index: int, codec: Codec
+) -> Callable[[Sequence[Value]], int | None]:
+    type_oid = relation.columns[index].type_oid
+    if type_oid not in MOMENT_TYPES:
+        raise RouteError(
+            f"column {route.timestamp!r} of table {route.name} cannot be a record's timestamp:"
+            " it must be timestamptz, timestamp, or bigint with milliseconds since 1970"
+        )
+
+    def timestamp_of(values: Sequence[Value]) -> int | None:
+        cell = values[index]
+        if cell is UNCHANGED:
+            raise RowError(f"timestamp column {route.timestamp!r} is unchanged, so its value was not sent")
+        return None if cell is None else milliseconds_of(codec.text(cell).decode())
+
+    return timestamp_of
 
 
 def _text_of(values: Sequence[Value], index: int, codec: Codec) -> str | None:
@@ -228,7 +265,7 @@ def _bind_value(
     value: ColumnValue | JsonValue, column: Callable[[str], tuple[int, Codec]]
 ) -> Callable[[Sequence[Value]], bytes | None]:
     if isinstance(value, ColumnValue):
-        return _bind_column_value(value.column, *column(value.column))
+        return _bind_column_value(value, *column(value.column))
     members = [(name, *column(name)) for name in value.columns]
     plan = [(msgspec.json.encode(name) + b":", name, index, codec.json) for name, index, codec in members]
 
@@ -244,13 +281,14 @@ def _bind_value(
     return json_object
 
 
-def _bind_column_value(name: str, index: int, codec: Codec) -> Callable[[Sequence[Value]], bytes | None]:
-    body = codec.body
+def _bind_column_value(value: ColumnValue, index: int, codec: Codec) -> Callable[[Sequence[Value]], bytes | None]:
+    body, empty_is_null = codec.body, value.empty == "null"
 
     def column_body(values: Sequence[Value]) -> bytes | None:
         cell = values[index]
         if cell is UNCHANGED:
-            raise RowError(f"value column {name!r} is unchanged, so its value was not sent")
-        return None if cell is None else body(cell)
+            raise RowError(f"value column {value.column!r} is unchanged, so its value was not sent")
+        content = None if cell is None else body(cell)
+        return None if empty_is_null and not content else content
 
     return column_body

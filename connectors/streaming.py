@@ -135,7 +135,7 @@ class Streaming:
                 if next_change():
                     on_insert(data)
             else:
-                self._on_other(self._decoder.decode(data, XLOG_HEADER_BYTES))
+                self._on_other(self._decoder.decode(data, XLOG_HEADER_BYTES), len(data))
             until_duties -= 1
             if not until_duties:
                 until_duties = MESSAGES_BETWEEN_DUTIES
@@ -158,8 +158,7 @@ class Streaming:
             self._status.unrouted += 1
             return
         if not self._rows:
-            self._begun_at = time.monotonic()
-            self._status.busy_since = self._status.busy_since or self._begun_at
+            self._begin()
         if self._held or not self._put_unrolled(table, data):
             message = self._decoder.decode_insert(data, XLOG_HEADER_BYTES)
             self._publisher.publish(table.route, message.values, *self._progress.position)
@@ -167,6 +166,30 @@ class Streaming:
         self._bytes += len(data)
         if self._rows >= self._rows_max or self._bytes >= self._bytes_max:
             self._hand_over()
+
+    def _on_change(self, change: Update | Delete, size: int) -> None:
+        """A row that was updated or deleted: what becomes of it, its route says."""
+        oid = change.relation_oid
+        relation = self._relations.get(oid)
+        if relation is None or not self._router.takes(relation, change):
+            self._status.unrouted += 1
+            return
+        key = oid.to_bytes(4, "big")
+        table = self._tables[key] if key in self._tables else self._bind(key)
+        changed = None if table is None else table.route.of_change(change)
+        if changed is None:
+            return
+        if not self._rows:
+            self._begin()
+        self._publisher.publish(*changed, *self._progress.position)
+        self._rows += 1
+        self._bytes += size
+        if self._rows >= self._rows_max or self._bytes >= self._bytes_max:
+            self._hand_over()
+
+    def _begin(self) -> None:
+        self._begun_at = time.monotonic()
+        self._status.busy_since = self._status.busy_since or self._begun_at
 
     def _put_unrolled(self, table: _Table, data: bytes) -> bool:
         """Publish a usual row in the short way; whether it was one."""
@@ -192,7 +215,7 @@ class Streaming:
         self._tables[oid] = table
         return table
 
-    def _on_other(self, message: Message) -> None:
+    def _on_other(self, message: Message, size: int) -> None:
         match message:
             case Begin(final_lsn=final_lsn, xid=xid):
                 self._progress.begin(final_lsn)
@@ -203,7 +226,10 @@ class Streaming:
             case Relation(oid=oid):
                 self._relations[oid] = message
                 self._tables.pop(oid.to_bytes(4, "big"), None)
-            case Update() | Delete() | Truncate():
+            case Update() | Delete():
+                if self._progress.next_change():
+                    self._on_change(message, size)
+            case Truncate():
                 # Counted like every change, so that positions keep their meaning; published never.
                 if self._progress.next_change():
                     self._status.unrouted += 1

@@ -21,7 +21,8 @@ import msgspec
 from connectors.postgres.framing import XLOG_HEADER_BYTES
 from connectors.postgres.pgoutput import Relation
 from connectors.postgres.values import VALUE_ERRORS, BinaryUnsupportedError, Codec, codec_of
-from connectors.router import ColumnValue, HeaderPair, Route
+from connectors.route import ColumnValue, Route
+from connectors.router import HeaderPair
 
 Parts: TypeAlias = tuple[bytes | None, bytes, list[HeaderPair]]
 """Value, key and headers of a record."""
@@ -36,7 +37,10 @@ _LENGTH = struct.Struct(">I").unpack_from
 
 
 def unrolled_reader(route: Route, relation: Relation) -> RowReader | None:
-    """A reader of the relation's inserted rows, or None where a column of the route is missing."""
+    """A reader of the relation's inserted rows, or None where a column of the route is missing, or the route does
+    more than is usual."""
+    if not isinstance(route.topic, str) or route.timestamp is not None:
+        return None
     places = {column.name: number for number, column in enumerate(relation.columns)}
     if not places.keys() >= set(route.columns):
         return None
@@ -92,6 +96,8 @@ class _Source:
             number = self._places[header.column]
             self.constants[f"name{place}"] = header.name
             text = self._text(number)
+            if header.null == "keep":
+                yield f"  if v{number} is None: headers.append((name{place}, None))"
             yield f"  if v{number} is not None:"
             if header.leave_out is None:
                 yield f"    headers.append((name{place}, {text}))"
@@ -106,7 +112,8 @@ class _Source:
             number = self._places[value.column]
             convert = self._codecs[number].body_from_binary or self._codecs[number].from_binary
             self.constants["body"] = convert
-            return f"(None if v{number} is None else body(v{number}))"
+            content = f"(None if v{number} is None else body(v{number}))"
+            return f"({content} or None)" if value.empty == "null" else content
         members = []
         for place, name in enumerate(value.columns):
             number = self._places[name]

@@ -105,8 +105,17 @@ class TransactionalSink:
             producer.put(topic, key, value, headers, self._while_waiting)
 
     def add(self, record: Record) -> None:
-        """Like put."""
-        self.put(record.topic, record.key, record.value, record.headers)
+        """Like put, with the record's timestamp."""
+        if not self._is_open:
+            self._begin()
+        self._turn.put(
+            record.topic,
+            record.key,
+            record.value,
+            record.headers,
+            self._while_waiting,
+            timestamp_ms=record.timestamp_ms,
+        )
 
     def hand_over(self, position: Position) -> None:
         """Commit what was put since the last time, together with the position, while the caller goes on.

@@ -88,14 +88,17 @@ class TransactionalProducer:
         value: bytes | None,
         headers: list[HeaderPair],
         while_waiting: Callable[[], None],
+        *,
+        timestamp_ms: int | None = None,
     ) -> None:
-        """Add a record to the open transaction, waiting for room if need be.
+        """Add a record to the open transaction, waiting for room if need be. ``timestamp_ms`` is above 0.
 
         Raises RecordTooLargeError, with the transaction as it was, or ConnectorError.
         """
         while True:
             try:
-                self._producer.produce(topic, value, key, headers=headers)
+                # To the client, 0 means the present time.
+                self._producer.produce(topic, value, key, headers=headers, timestamp=timestamp_ms or 0)
             except BufferError:
                 self._producer.poll(0.1)
                 while_waiting()
