@@ -30,11 +30,14 @@ class ConnectorStatus:
     """When the last Kafka transaction was committed, by time.monotonic()."""
     busy_since: float | None = None
     """When the Kafka transaction that is open now was begun, by time.monotonic()."""
+    silent_since: float | None = None
+    """Since when PostgreSQL, which is asked every few seconds, has sent nothing, by time.monotonic()."""
 
     def enter(self, state: State, reason: str = "") -> None:
         self.state = state
         self.reason = reason
         self.busy_since = None
+        self.silent_since = None
 
     def ready(self, now: float) -> tuple[bool, str]:
         """Whether rows flow, and if not, why. ``now`` is time.monotonic()."""
@@ -43,4 +46,7 @@ class ConnectorStatus:
         busy_since = self.busy_since
         if busy_since is not None and now - busy_since > STALL_SECONDS:
             return False, f"stalled: Kafka has not committed for {now - busy_since:.0f} s"
+        silent_since = self.silent_since
+        if silent_since is not None and now - silent_since > STALL_SECONDS:
+            return False, f"stalled: PostgreSQL has been silent for {now - silent_since:.0f} s"
         return True, "streaming"

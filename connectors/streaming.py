@@ -289,6 +289,7 @@ class Streaming:
             seconds = min(seconds, CONFIRM_INTERVAL_SECONDS)
             self._stream.confirm(self._safe_lsn)
         self._stream.wait(seconds, self._stop.fileno(), self._sink.fileno())
+        self._status.silent_since = self._stream.silent_since
         self._sink.acknowledge()
         return False
 

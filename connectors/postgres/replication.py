@@ -31,7 +31,7 @@ from connectors.postgres.framing import (
 from connectors.postgres.lsn import format_lsn, parse_lsn
 
 CONNECT_TIMEOUT_SECONDS: Final = 10
-STATUS_INTERVAL_SECONDS: Final = 10.0
+STATUS_INTERVAL_SECONDS: Final = 3.0
 CONFIRM_INTERVAL_SECONDS: Final = 1.0
 SILENCE_MAX_SECONDS: Final = 30.0
 SEND_MAX_SECONDS: Final = 30.0
@@ -161,19 +161,23 @@ class ReplicationConnection:
             names=sql.Literal(sql.Identifier(publication).as_string(self.connection)),
             binary=sql.Literal("true" if binary else "false"),
         )
-        interval_seconds = self._status_interval_seconds()
+        interval_seconds, silence_seconds_max = self._patience()
         result = self.connection.pgconn.exec_(command.as_bytes(self.connection))
         if result.status != ExecStatus.COPY_BOTH:
             raise _start_error(slot, result)
-        return ReplicationStream(self.connection, interval_seconds)
+        return ReplicationStream(self.connection, interval_seconds, silence_seconds_max)
 
-    def _status_interval_seconds(self) -> float:
-        """Several times within the server's patience, which may be set shorter than its default minute."""
+    def _patience(self) -> tuple[float, float]:
+        """(seconds between our questions, of silence that we bear): several of the former within the server's own
+        patience, and of the latter no more than the server bears, which may be set shorter than its default minute.
+        """
         row = self.connection.execute(
             "select setting::integer from pg_settings where name = 'wal_sender_timeout'"
         ).fetchone()
         timeout_ms = int(row[0]) if row is not None else 0
-        return min(STATUS_INTERVAL_SECONDS, timeout_ms / 4000) if timeout_ms > 0 else STATUS_INTERVAL_SECONDS
+        if timeout_ms <= 0:
+            return STATUS_INTERVAL_SECONDS, SILENCE_MAX_SECONDS
+        return min(STATUS_INTERVAL_SECONDS, timeout_ms / 4000), min(SILENCE_MAX_SECONDS, timeout_ms / 1000)
 
 
 def _create_error(slot: str, result: PGresult) -> Exception:
@@ -209,15 +213,19 @@ def _start_error(slot: str, result: PGresult) -> Exception:
 class ReplicationStream:
     """Messages of one slot in commit order, and the feedback that lets the server forget them."""
 
-    def __init__(self, connection: psycopg.Connection, status_interval_seconds: float) -> None:
+    def __init__(
+        self, connection: psycopg.Connection, status_interval_seconds: float, silence_seconds_max: float
+    ) -> None:
         self._connection = connection
         self._status_interval_seconds = status_interval_seconds
+        self._silence_seconds_max = silence_seconds_max
         self._pgconn = connection.pgconn
         self._pgconn.nonblocking = 1
         self._confirmed_lsn = 0
         self._sent_lsn = 0
         self._sent_at = time.monotonic()
-        self._silent_since: float | None = None
+        self.silent_since: float | None = None
+        """Since when we wait for anything at all from the server, by time.monotonic()."""
         self.server_lsn = 0
         """End of the WAL that the server says it has sent, by its last keepalive."""
         self.server_time_us = 0
@@ -282,11 +290,11 @@ class ReplicationStream:
         ready = {descriptor for descriptor, _ in poller.poll(seconds * 1000)}
         now = time.monotonic()
         if self._pgconn.socket in ready:
-            self._silent_since = None
-        elif self._silent_since is None:
-            self._silent_since = now
-        elif now - self._silent_since > SILENCE_MAX_SECONDS:
-            raise TransientError(f"PostgreSQL has been silent for {now - self._silent_since:.0f} s")
+            self.silent_since = None
+        elif self.silent_since is None:
+            self.silent_since = now
+        elif now - self.silent_since > self._silence_seconds_max:
+            raise TransientError(f"PostgreSQL has been silent for {now - self.silent_since:.0f} s")
         self.keep_alive()
 
     def keep_alive(self) -> None:
@@ -296,7 +304,7 @@ class ReplicationStream:
 
     def busy_elsewhere(self) -> None:
         """Like keep_alive, for a caller that does not read at this time: silence proves nothing then."""
-        self._silent_since = None
+        self.silent_since = None
         self.keep_alive()
 
     def confirm(self, lsn: int, *, now: bool = False) -> None:

@@ -30,6 +30,16 @@ def test_a_transaction_that_stays_open_is_a_stall(open_for: float, is_ready: boo
     assert ready or why.startswith("stalled: Kafka has not committed for 10")
 
 
+def test_a_silent_database_is_a_stall_before_the_session_gives_up() -> None:
+    status = ConnectorStatus()
+    status.enter("streaming")
+    status.silent_since = 50.0
+    assert status.ready(59.0) == (True, "streaming")
+    assert status.ready(61.0) == (False, "stalled: PostgreSQL has been silent for 11 s")
+    status.enter("streaming")
+    assert status.ready(61.0) == (True, "streaming")
+
+
 def test_a_new_state_forgets_the_transaction_of_the_last() -> None:
     status = ConnectorStatus()
     status.busy_since = 50.0
