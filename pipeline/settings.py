@@ -159,8 +159,15 @@ class Settings(BaseSettings):
     worker_session_timeout_seconds: float = Field(
         10.0, ge=1, le=1_800, description="Silence after which the group gives this worker's partitions away."
     )
+    worker_breaker_failures: int = Field(
+        10, ge=1, le=1_000_000, description="Failures in a row after which a destination's breaker opens."
+    )
+    worker_breaker_first_seconds: PositiveSeconds = Field(
+        1.0, description="Time that a breaker stays open at first; doubles each time that its probe fails."
+    )
+    worker_breaker_max_seconds: PositiveSeconds = Field(60.0, description="Longest time that a breaker stays open.")
     retry_after_max_seconds: PositiveSeconds = Field(
-        86_400.0, description="Longest pause that a receiver's Retry-After may ask for."
+        86_400.0, description="Longest pause of a destination that its Retry-After may ask for."
     )
 
     # --- Reconciler ---------------------------------------------------------------------

@@ -84,6 +84,17 @@ def decode_dispatch(
         return error
 
 
+def dispatch_identity(headers: HeaderPairs | None) -> tuple[str, int] | None:
+    """Of a record that may be broken otherwise: which dispatch it says it is (delivery_id, dispatch_seq), or None."""
+    given = dict(headers or ())
+    try:
+        delivery_id = _text("delivery_id", given.get("delivery_id") or b"", IDENTITY_BYTES_MAX)
+        dispatch_seq = _dispatch_seq(_text("dispatch_seq", given.get("dispatch_seq") or b"", IDENTITY_BYTES_MAX))
+    except RecordError:
+        return None
+    return (delivery_id, dispatch_seq) if delivery_id and "\0" not in delivery_id else None
+
+
 def decode_attempt(value: bytes | str | None) -> Attempt | RecordError:
     """The value of a record of the attempts topic. Fields that are not known are left out."""
     if value is None:

@@ -60,16 +60,21 @@ class Transition:
 
 TRANSITIONS = (
     Transition(None, State.ENQUEUED, Actor.ADMIT, "due now; delivery and outbox row in one commit"),
-    Transition(None, State.PENDING, Actor.ADMIT, "deliver_at in the future, or destination disabled"),
+    Transition(None, State.PENDING, Actor.ADMIT, "deliver_at in the future, destination disabled, or beyond its rate"),
     Transition(State.PENDING, State.ENQUEUED, Actor.RECONCILER, "due; dispatch_seq + 1 and outbox row in one commit"),
     Transition(State.ENQUEUED, State.LEASED, Actor.WORKER, "message's dispatch_seq is current; attempt + 1"),
     Transition(State.LEASED, State.SUCCEEDED, Actor.WORKER, "attempt is the one claimed"),
     Transition(State.LEASED, State.PENDING, Actor.WORKER, "attempt is the one claimed; next_attempt_at is set"),
     Transition(State.LEASED, State.DEAD, Actor.WORKER, "attempt is the one claimed; terminal, or policy used up"),
     Transition(State.ENQUEUED, State.PENDING, Actor.WORKER, "message's dispatch_seq is current; reason and time kept"),
+    Transition(State.ENQUEUED, State.DEAD, Actor.WORKER, "none of its messages could be handled, REFUSALS_MAX times"),
     Transition(State.LEASED, State.ENQUEUED, Actor.RECONCILER, "lease expired; dispatch_seq + 1"),
     Transition(State.ENQUEUED, State.ENQUEUED, Actor.RECONCILER, "lost in the transport; dispatch_seq + 1"),
     Transition(State.PENDING, State.DEAD, Actor.OPERATOR, "cancelled, recorded in its run"),
+    Transition(State.ENQUEUED, State.DEAD, Actor.OPERATOR, "cancelled, recorded in its run; its message is stale"),
+    Transition(State.PENDING, State.ENQUEUED, Actor.OPERATOR, "brought forward, recorded in its run"),
+    Transition(State.ENQUEUED, State.ENQUEUED, Actor.OPERATOR, "dispatched again, recorded in its run"),
+    Transition(State.DEAD, State.PENDING, Actor.OPERATOR, "replay of many, at the destination's rate; in its run"),
     Transition(State.DEAD, State.ENQUEUED, Actor.OPERATOR, "replay, recorded in its run"),
     Transition(State.SUCCEEDED, State.ENQUEUED, Actor.OPERATOR, "forced replay, recorded in its run"),
 )

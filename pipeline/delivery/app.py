@@ -8,6 +8,8 @@ What each setting is for:
 - ``topic_allow_declare=False``: topics are created by ``outrider topics apply``, and nowhere else.
 - ``stream_buffer_maxsize``, ``broker_max_poll_records``: one fetch must be far smaller than the stream's buffer, because
   an overflow holds up every partition.
+- ``consumer_metadata_max_age_ms``: how soon a topic that was made again is seen; the driver's own five minutes leave it
+  unread for as long.
 - ``broker_max_poll_interval``: a member whose partitions are all held back for long must stay in the group.
 """
 
@@ -29,6 +31,7 @@ POLL_RECORDS = 500
 STREAM_BUFFER_EVENTS = 4096
 POLL_INTERVAL_SECONDS = 86_400.0
 REQUEST_TIMEOUT_SECONDS_MIN = 40.0
+METADATA_AGE_MS = 10_000
 
 
 class DeliveryApp(faust.App):  # type: ignore[misc]  # Faust has no types
@@ -57,6 +60,7 @@ def build_app(settings: Settings) -> tuple[Any, Any]:
         broker_session_timeout=session_timeout,
         broker_heartbeat_interval=min(3.0, session_timeout / 3),
         broker_request_timeout=max(REQUEST_TIMEOUT_SECONDS_MIN, session_timeout + 10.0),
+        consumer_metadata_max_age_ms=METADATA_AGE_MS,
         # Only a name that outlives the process may keep its partitions over a restart.
         consumer_group_instance_id=settings.worker_id,
         stream_buffer_maxsize=STREAM_BUFFER_EVENTS,

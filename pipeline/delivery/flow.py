@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import random
 import time
 from collections.abc import Coroutine, Sequence
@@ -30,11 +31,22 @@ from pipeline.delivery.settling import Attempt, settlement_of
 from pipeline.delivery.stall_watch import StallWatch
 from pipeline.delivery.transport import TP, Origin
 from pipeline.delivery.unreadable import UNREADABLE
-from pipeline.ledger.deliveries import Claimed, ClaimRequest, Parking, Refused, Settlement, claim, park, settle
+from pipeline.ledger.deliveries import (
+    BreakerLimits,
+    Claimed,
+    ClaimRequest,
+    Parking,
+    Refused,
+    Settlement,
+    claim,
+    park,
+    refuse,
+    settle,
+)
 from pipeline.ledger.destinations import Destination, load_destinations
 from pipeline.ledger.pool import Pool
 from pipeline.settings import Settings
-from topics.codecs import RecordError, decode_dispatch
+from topics.codecs import RecordError, decode_dispatch, dispatch_identity
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +58,16 @@ TICK_SECONDS = 0.2
 # Pauses between askings while the ledger does not show yet what the stream has brought already. PostgreSQL streams a
 # commit when it is flushed, and shows it to other sessions a moment later: with a synchronous standby, when that has it.
 EARLY_PAUSES_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+# What a message's reason says of a delivery that was never tried. Another connector may say nothing: then all are alike.
+FIRST_TRY_REASONS = frozenset({"admitted", "turn"})
+# Refusals of a claim that hold the whole lane, for as long as the ledger says.
+HOLDS: dict[str, ParkReason] = {
+    "paced": ParkReason.RATE,
+    "busy": ParkReason.CONCURRENCY,
+    "throttled": ParkReason.THROTTLED,
+    "open": ParkReason.BREAKER,
+}
+CLOSED: dict[str, ParkReason] = {"disabled": ParkReason.DISABLED, "paused": ParkReason.PAUSED}
 # Part of the lease's margin that is kept for settling: a request is not begun when less is left.
 SETTLE_SHARE = 1 / 3
 
@@ -71,6 +93,7 @@ class Waiting:
     dispatch_seq: int
     body: bytes | None
     headers: Headers
+    is_retry: bool
 
 
 class DeliveryFlow:
@@ -95,6 +118,7 @@ class DeliveryFlow:
             ceiling=settings.worker_concurrency,
             depth=settings.worker_lane_depth,
             park_after_seconds=settings.worker_park_after_seconds,
+            is_retry=lambda item: item.is_retry,
         )
         self._destinations: dict[str, Destination] = {}
         self._new_lane = asyncio.Event()
@@ -118,8 +142,16 @@ class DeliveryFlow:
         self._claims: GroupCommit[ClaimRequest, tuple[Claimed | Refused, float]] = GroupCommit(
             "claim", claim_all, rows_max=rows, wait_seconds=seconds
         )
+        breaker = BreakerLimits(
+            failures=settings.worker_breaker_failures,
+            open_seconds_first=settings.worker_breaker_first_seconds,
+            open_seconds_max=settings.worker_breaker_max_seconds,
+        )
         self._settlements: GroupCommit[Settlement, bool] = GroupCommit(
-            "settle", lambda settlements: settle(pool, worker_id, settlements), rows_max=rows, wait_seconds=seconds
+            "settle",
+            lambda settlements: settle(pool, worker_id, settlements, breaker),
+            rows_max=rows,
+            wait_seconds=seconds,
         )
 
         async def park_all(parkings: Sequence[Parking]) -> Sequence[None]:
@@ -168,7 +200,8 @@ class DeliveryFlow:
         body = message.payload
         if body is not None and self._waiting_bytes + len(body) > WAITING_BYTES_MAX:
             body = None
-        item = Waiting(origin, message.delivery_id, message.dispatch_seq, body, headers)
+        is_retry = message.reason is not None and message.reason not in FIRST_TRY_REASONS
+        item = Waiting(origin, message.delivery_id, message.dispatch_seq, body, headers, is_retry)
         self._hold_body(item)
         parked = self._lanes.admit(message.destination_id, item, self._now())
         if message.destination_id not in self._destinations:
@@ -347,13 +380,12 @@ class DeliveryFlow:
         metrics.REFUSED.labels(refused.verdict).inc()
         now = self._now()
         match refused.verdict:
-            case "paced" | "busy":
-                reason = ParkReason.RATE if refused.verdict == "paced" else ParkReason.CONCURRENCY
+            case "paced" | "busy" | "throttled" | "open":
                 self._hold_body(item)
-                self._lanes.defer(destination_id, item, reason, refused.wait_seconds, now)
+                self._lanes.defer(destination_id, item, HOLDS[refused.verdict], refused.wait_seconds, now)
                 return
-            case "disabled":
-                self._park(Parked(item, ParkReason.DISABLED, self._settings.worker_park_after_seconds))
+            case "disabled" | "paused":
+                self._park(Parked(item, CLOSED[refused.verdict], self._settings.worker_park_after_seconds))
             case "early":
                 self._put_away_waiting(destination_id, item, "the ledger has no such dispatch")
             case "stale":
@@ -392,7 +424,22 @@ class DeliveryFlow:
     ) -> None:
         metrics.QUARANTINED.inc()
         await self._quarantine.put(origin, key, value, headers, reason)
+        await self._refuse(headers, reason)
         self._done(origin)
+
+    async def _refuse(self, headers: Headers, reason: str) -> None:
+        """Tell the ledger, as far as the message says which dispatch it was; else that one counts as lost in its time."""
+        identity = dispatch_identity(headers)
+        if identity is None:
+            return
+        try:
+            state = await refuse(self._pool, *identity, reason)
+        except psycopg.Error as error:
+            log.warning("refusal not recorded, the dispatch will count as lost", error=" ".join(str(error).split()))
+            return
+        if state == "dead":
+            metrics.REFUSED_TO_DEATH.inc()
+            log.error("delivery is dead, none of its messages could be handled", delivery_id=identity[0], reason=reason)
 
     def _put_away_waiting(self, destination_id: str, item: Waiting, reason: str) -> None:
         self._start(self._put_away(item.origin, destination_id.encode(), item.body, item.headers, reason))
@@ -432,6 +479,8 @@ class DeliveryFlow:
                 continue
             self._destinations[destination_id] = destination
             self._lanes.configure(destination_id, _limits(destination), now)
+            hold = None if destination.hold is None else HOLDS[destination.hold]
+            self._lanes.hold(destination_id, hold, destination.hold_seconds, now)
         self._pump()
 
     def _destination_is_unknown(self, destination_id: str) -> None:
@@ -468,9 +517,18 @@ class DeliveryFlow:
 
 
 def _limits(destination: Destination) -> Limits:
+    """Those in force: a destination that was slowed down has less of each than its settings say."""
     closed = None
     if not destination.enabled:
         closed = ParkReason.DISABLED
+    elif destination.is_paused:
+        closed = ParkReason.PAUSED
     elif not destination.secrets:
         closed = ParkReason.NO_SECRET
-    return Limits(destination.start_rate_per_second, destination.burst, destination.concurrency, closed)
+    share = destination.rate_share
+    return Limits(
+        destination.start_rate_per_second * share,
+        max(1, math.floor(destination.burst * share)),
+        destination.concurrency,
+        closed,
+    )

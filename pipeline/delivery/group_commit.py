@@ -3,8 +3,8 @@
 A statement of 200 rows costs little more than one of a single row, and its commit is one flush. While a batch is on
 its way, the next one gathers. Each caller gets the answer for its own row.
 
-A database that is away delays its callers and loses nothing: the batch is repeated, with backoff, until it passes or
-the gathering is closed. The queue needs no bound of its own, because each caller waits with one request in it.
+A database that is away, or refuses everybody, delays its callers and loses nothing: the batch is repeated, with backoff,
+until it passes or the gathering is closed. The queue needs no bound of its own, because each caller waits with one request in it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Generic, TypeAlias, TypeVar
 
 import psycopg
 import structlog
@@ -24,11 +24,16 @@ log = structlog.get_logger(__name__)
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
+Entry: TypeAlias = tuple[Request, "asyncio.Future[Result]"]
 
 BACKOFF_SECONDS_FIRST = 0.1
 BACKOFF_SECONDS_MAX = 5.0
-# Errors of a row's own values: the same statement would fail again for ever.
+# Errors that may be one row's own: the same statement would fail again for ever. They may as well be everybody's, where
+# a constraint or a setting is at fault, so a row is given up only where another row passes, or where its values tell it.
 ROW_ERRORS = (psycopg.DataError, psycopg.IntegrityError)
+ROW_ERROR: TypeAlias = psycopg.DataError | psycopg.IntegrityError
+# Refused before sending (NUL in a text); character not in repertoire; untranslatable character.
+VALUE_SQLSTATES = (None, "22021", "22P05")
 
 
 class ClosedError(Exception):
@@ -51,7 +56,8 @@ class GroupCommit(Generic[Request, Result]):
         self._run = run
         self._rows_max = rows_max
         self._wait_seconds = wait_seconds
-        self._queue: deque[tuple[Request, asyncio.Future[Result]]] = deque()
+        self._queue: deque[Entry[Request, Result]] = deque()
+        self._failures = 0
         self._arrived = asyncio.Event()
         self._full = asyncio.Event()
 
@@ -77,8 +83,9 @@ class GroupCommit(Generic[Request, Result]):
                     self._full.clear()
                 try:
                     await self._answer(batch)
-                finally:
+                except BaseException:
                     _close(batch)
+                    raise
         finally:
             _close(self._queue)
 
@@ -90,22 +97,33 @@ class GroupCommit(Generic[Request, Result]):
             except TimeoutError:
                 pass
 
-    async def _answer(self, batch: list[tuple[Request, asyncio.Future[Result]]]) -> None:
+    async def _answer(self, batch: list[Entry[Request, Result]]) -> None:
         try:
-            results = await self._repeat([request for request, _ in batch])
+            results: Sequence[Result | ROW_ERROR] = await self._repeat([request for request, _ in batch])
         except ROW_ERRORS as error:
-            if len(batch) == 1:
-                _resolve(batch[0][1], error)
-                return
             # One row spoils the statement for all; alone, only it fails.
-            for single in batch:
-                await self._answer([single])
-            return
+            results = [error] if len(batch) == 1 else [await self._alone(request) for request, _ in batch]
+            if all(isinstance(result, ROW_ERRORS) and not _is_of_values(result) for result in results):
+                await self._put_back(batch, error)
+                return
+        self._failures = 0
         for (_, answer), result in zip(batch, results, strict=True):
             _resolve(answer, result)
 
+    async def _alone(self, request: Request) -> Result | ROW_ERROR:
+        try:
+            return (await self._repeat([request]))[0]
+        except ROW_ERRORS as error:
+            return error
+
+    async def _put_back(self, batch: list[Entry[Request, Result]], error: ROW_ERROR) -> None:
+        """Nothing has passed, so the fault may be the statement's: try again, with whoever has come until then."""
+        self._queue.extendleft(reversed([entry for entry in batch if not entry[1].done()]))
+        if self._queue:
+            self._arrived.set()
+        await self._pause(error, len(batch))
+
     async def _repeat(self, requests: list[Request]) -> Sequence[Result]:
-        backoff_seconds = BACKOFF_SECONDS_FIRST
         while True:
             try:
                 with BATCH_SECONDS.labels(self._name).time():
@@ -115,13 +133,22 @@ class GroupCommit(Generic[Request, Result]):
             except ROW_ERRORS:
                 raise
             except psycopg.Error as error:
-                reason = " ".join(str(error).split())
-                log.warning(
-                    "database refused, trying again",
-                    work=self._name, rows=len(requests), error=reason, retry_seconds=round(backoff_seconds, 1),
-                )  # fmt: skip
-            await asyncio.sleep(backoff_seconds * (0.5 + random.random() / 2))  # noqa: S311 - jitter
-            backoff_seconds = min(backoff_seconds * 2, BACKOFF_SECONDS_MAX)
+                await self._pause(error, len(requests))
+
+    async def _pause(self, error: psycopg.Error, rows: int) -> None:
+        """Longer with each failure in a row."""
+        backoff_seconds = min(BACKOFF_SECONDS_FIRST * 2.0 ** min(self._failures, 16), BACKOFF_SECONDS_MAX)
+        self._failures += 1
+        log.warning(
+            "database refused, trying again",
+            work=self._name, rows=rows, error=" ".join(str(error).split()), retry_seconds=round(backoff_seconds, 1),
+        )  # fmt: skip
+        await asyncio.sleep(backoff_seconds * (0.5 + random.random() / 2))  # noqa: S311 - jitter
+
+
+def _is_of_values(error: BaseException) -> bool:
+    """Whether the row's own values cannot be stored, beyond doubt."""
+    return isinstance(error, psycopg.DataError) and error.sqlstate in VALUE_SQLSTATES
 
 
 def _resolve(answer: asyncio.Future[Result], result: Result | Exception) -> None:
@@ -133,7 +160,7 @@ def _resolve(answer: asyncio.Future[Result], result: Result | Exception) -> None
         answer.set_result(result)
 
 
-def _close(entries: Sequence[tuple[Request, asyncio.Future[Result]]]) -> None:
+def _close(entries: Iterable[Entry[Request, Result]]) -> None:
     for _, answer in entries:
         if not answer.done():
             answer.set_exception(ClosedError())

@@ -1,6 +1,6 @@
 """Lanes: what waits for each destination, what may start now, and what goes back to the ledger.
 
-A lane holds the messages of one destination in order of arrival. It may start one when the destination's pace and
+A lane holds the messages of one destination, first tries ahead of retries (pipeline/delivery/line.py). It may start one when the destination's pace and
 concurrency allow; lanes that may start take turns under the worker's ceiling. What would wait longer than
 ``park_after_seconds`` is parked: its row goes back to the ledger, due at a time that is spread along what the
 destination takes, so that it holds up neither this worker's memory nor its partition.
@@ -14,11 +14,13 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Generic, TypeVar
 
 from pipeline.core.pacing import TokenBucket
+from pipeline.delivery.lane import Lane, Limits, Parked, ParkReason
+from pipeline.delivery.line import Line
+
+__all__ = ["Lanes", "Limits", "ParkReason", "Parked"]
 
 Item = TypeVar("Item")
 
@@ -26,91 +28,31 @@ Item = TypeVar("Item")
 # a destination that recovers must not stay idle while its deliveries wait out an estimate.
 PARK_SECONDS_MAX = 60.0
 IDLE_SECONDS = 30.0
-# Weight of the newest request in a lane's mean duration.
-DURATION_WEIGHT = 0.2
 BUSY_WAIT_SECONDS_MIN = 0.05
-
-
-class ParkReason(StrEnum):
-    """Why a delivery waits in the ledger: bounded in number, as it labels a metric."""
-
-    RATE = "rate"
-    CONCURRENCY = "concurrency"
-    LANE_FULL = "lane_full"
-    DISABLED = "destination_disabled"
-    NO_SECRET = "no_secret"  # noqa: S105 - a reason
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a destination allows. ``closed`` parks everything, for that reason."""
-
-    start_rate_per_second: float
-    burst: int
-    concurrency: int
-    closed: ParkReason | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Parked(Generic[Item]):
-    """An item that left its lane for the ledger, and when it shall be due."""
-
-    item: Item
-    reason: ParkReason
-    delay_seconds: float
-
-
-@dataclass(slots=True)
-class _Lane(Generic[Item]):
-    destination_id: str
-    last_used: float
-    limits: Limits | None = None
-    bucket: TokenBucket | None = None
-    waiting: deque[Item] = field(default_factory=deque)
-    in_flight: int = 0
-    # The ledger, which sees all workers, said: not before.
-    held_until: float = 0.0
-    held_for: ParkReason = ParkReason.RATE
-    # Since when the lane has wanted to start something and had no free place.
-    stalled_since: float | None = None
-    duration_seconds: float = 0.0
-    # Up to here parked deliveries have been given their times.
-    booked_until: float = 0.0
-    is_queued: bool = False
-    wake_at: float | None = None
-
-    def learn(self, duration_seconds: float) -> None:
-        """A request has ended: the lane moves, and this is how long a place was taken."""
-        self.stalled_since = None
-        known = self.duration_seconds
-        self.duration_seconds = duration_seconds if known == 0 else known + DURATION_WEIGHT * (duration_seconds - known)
-
-    def service_seconds(self, now: float) -> float:
-        """How long a place stays taken, as far as is known: at least as long as the lane has stood still."""
-        stalled = 0.0 if self.stalled_since is None else now - self.stalled_since
-        return max(self.duration_seconds, stalled)
-
-    def spacing_seconds(self, now: float) -> float:
-        """Mean time from one start to the next."""
-        if self.limits is None:
-            return 0.0
-        return max(1 / self.limits.start_rate_per_second, self.service_seconds(now) / self.limits.concurrency)
 
 
 class Lanes(Generic[Item]):
     """All lanes of a worker."""
 
-    def __init__(self, *, ceiling: int, depth: int, park_after_seconds: float) -> None:
+    def __init__(
+        self,
+        *,
+        ceiling: int,
+        depth: int,
+        park_after_seconds: float,
+        is_retry: Callable[[Item], bool] = lambda item: False,
+    ) -> None:
         """``ceiling``: starts in flight over all lanes. ``depth``: items waiting in one lane."""
+        self._is_retry = is_retry
         self._ceiling = ceiling
         self._depth = depth
         self._park_after_seconds = park_after_seconds
-        self._lanes: dict[str, _Lane[Item]] = {}
+        self._lanes: dict[str, Lane[Item]] = {}
         # Lanes that may be able to start, in turn. The others come back by their time (_timed), when any start ends
         # (_short of places), or by admit(), finished() and configure().
-        self._turns: deque[_Lane[Item]] = deque()
-        self._short: list[_Lane[Item]] = []
-        self._timed: list[tuple[float, int, _Lane[Item]]] = []
+        self._turns: deque[Lane[Item]] = deque()
+        self._short: list[Lane[Item]] = []
+        self._timed: list[tuple[float, int, Lane[Item]]] = []
         self._timed_count = 0
         self.in_flight = 0
         self.waiting = 0
@@ -127,15 +69,15 @@ class Lanes(Generic[Item]):
         return [lane.destination_id for lane in self._lanes.values() if lane.limits is None]
 
     def admit(self, destination_id: str, item: Item, now: float) -> Parked[Item] | None:
-        """Take an item in. What would wait too long is parked at once, and is in the answer."""
+        """Take an item in. Where there is no room, the one whose turn would come last is parked, and is in the answer."""
         lane = self._lanes.get(destination_id)
         if lane is None:
-            lane = self._lanes[destination_id] = _Lane(destination_id, now)
+            lane = self._lanes[destination_id] = Lane(destination_id, now, Line(self._is_retry))
         lane.last_used = now
         room, reason = self._room(lane, now)
-        if len(lane.waiting) >= room:
-            return self._park(lane, item, reason, now)
         lane.waiting.append(item)
+        if len(lane.waiting) > room:
+            return self._park(lane, lane.waiting.pop_last(), reason, now)
         self.waiting += 1
         self._queue(lane)
         return None
@@ -165,7 +107,7 @@ class Lanes(Generic[Item]):
             lane.is_queued = False
             if not self._may_start(lane, now):
                 continue
-            item = lane.waiting.popleft()
+            item = lane.waiting.pop()
             self.waiting -= 1
             lane.in_flight += 1
             self.in_flight += 1
@@ -187,7 +129,7 @@ class Lanes(Generic[Item]):
     def defer(self, destination_id: str, item: Item, reason: ParkReason, wait_seconds: float, now: float) -> None:
         """The ledger refused the start for now: the item is the lane's first again, after the wait."""
         lane = self._release(destination_id, now)
-        lane.waiting.appendleft(item)
+        lane.waiting.put_back(item)
         self.waiting += 1
         if reason is ParkReason.CONCURRENCY:
             if lane.stalled_since is None:
@@ -195,8 +137,18 @@ class Lanes(Generic[Item]):
             if lane.bucket is not None:
                 lane.bucket.give_back()
             wait_seconds = max(wait_seconds, BUSY_WAIT_SECONDS_MIN)
-        lane.held_until = max(lane.held_until, now + wait_seconds)
-        lane.held_for = reason
+        lane.hold(reason, now + wait_seconds)
+        self._queue(lane)
+
+    def hold(self, destination_id: str, reason: ParkReason | None, seconds: float, now: float) -> None:
+        """What the ledger says of the whole lane, apart from limits: start nothing for so long; None: go on at once."""
+        lane = self._lanes.get(destination_id)
+        if lane is None:
+            return
+        if lane.held_for in (ParkReason.THROTTLED, ParkReason.BREAKER):
+            lane.held_until = now
+        if reason is not None:
+            lane.hold(reason, now + seconds)
         self._queue(lane)
 
     def surplus(self, now: float) -> Iterator[Parked[Item]]:
@@ -207,29 +159,24 @@ class Lanes(Generic[Item]):
             room, reason = self._room(lane, now)
             if len(lane.waiting) <= room:
                 continue
-            items = list(lane.waiting)
-            lane.waiting = deque(items[:room])
-            self.waiting -= len(items) - room
+            items = [lane.waiting.pop_last() for _ in range(len(lane.waiting) - room)]
+            self.waiting -= len(items)
             # The one whose turn would come first gets the earliest time.
-            for item in items[room:]:
+            for item in reversed(items):
                 yield self._park(lane, item, reason, now)
 
     def remove(self, is_lost: Callable[[Item], bool]) -> list[Item]:
         """Take out the waiting items for which ``is_lost`` holds."""
         lost: list[Item] = []
         for lane in self._lanes.values():
-            gone = [item for item in lane.waiting if is_lost(item)]
-            if gone:
-                lane.waiting = deque(item for item in lane.waiting if not is_lost(item))
-                lost += gone
+            lost += lane.waiting.remove(is_lost)
         self.waiting -= len(lost)
         return lost
 
     def close(self, destination_id: str) -> list[Item]:
         """End a lane that has no destination; what waited in it is in the answer. Starts in flight go on."""
         lane = self._lanes[destination_id]
-        items = list(lane.waiting)
-        lane.waiting.clear()
+        items = lane.waiting.remove(lambda item: True)
         self.waiting -= len(items)
         if lane.in_flight == 0:
             del self._lanes[destination_id]
@@ -250,7 +197,7 @@ class Lanes(Generic[Item]):
         """When take() may find something that it does not find now, if nothing else happens."""
         return self._timed[0][0] if self._timed else None
 
-    def _may_start(self, lane: _Lane[Item], now: float) -> bool:
+    def _may_start(self, lane: Lane[Item], now: float) -> bool:
         """Whether it may; if not, the lane is put where it will be looked at again."""
         if not lane.waiting or lane.limits is None or lane.bucket is None or lane.limits.closed is not None:
             return False  # admit, configure or surplus goes on from here
@@ -270,7 +217,7 @@ class Lanes(Generic[Item]):
             return False
         return True
 
-    def _room(self, lane: _Lane[Item], now: float) -> tuple[int, ParkReason]:
+    def _room(self, lane: Lane[Item], now: float) -> tuple[int, ParkReason]:
         """How many may wait in this lane, and the reason for those beyond."""
         if lane.limits is None or lane.bucket is None:
             return self._depth, ParkReason.LANE_FULL
@@ -291,13 +238,13 @@ class Lanes(Generic[Item]):
             return self._depth, ParkReason.LANE_FULL
         return int(least), ParkReason.RATE if by_rate <= by_concurrency else ParkReason.CONCURRENCY
 
-    def _park(self, lane: _Lane[Item], item: Item, reason: ParkReason, now: float) -> Parked[Item]:
+    def _park(self, lane: Lane[Item], item: Item, reason: ParkReason, now: float) -> Parked[Item]:
         due = max(lane.booked_until, lane.held_until, now + self._park_after_seconds)
         delay_seconds = min(due - now, PARK_SECONDS_MAX)
         lane.booked_until = now + delay_seconds + lane.spacing_seconds(now)
         return Parked(item, reason, delay_seconds)
 
-    def _release(self, destination_id: str, now: float) -> _Lane[Item]:
+    def _release(self, destination_id: str, now: float) -> Lane[Item]:
         lane = self._lanes[destination_id]
         lane.in_flight -= 1
         self.in_flight -= 1
@@ -307,12 +254,12 @@ class Lanes(Generic[Item]):
         self._short.clear()
         return lane
 
-    def _queue(self, lane: _Lane[Item]) -> None:
+    def _queue(self, lane: Lane[Item]) -> None:
         if not lane.is_queued and lane.waiting:
             lane.is_queued = True
             self._turns.append(lane)
 
-    def _wake_at(self, lane: _Lane[Item], moment: float) -> None:
+    def _wake_at(self, lane: Lane[Item], moment: float) -> None:
         if lane.wake_at is not None and lane.wake_at <= moment:
             return
         lane.wake_at = moment

@@ -18,6 +18,12 @@ REFUSED = Counter("outrider_worker_claims_refused_total", "Claims that the ledge
 PARKED = Counter("outrider_worker_parked_total", "Deliveries given back to the ledger, by reason.", ["reason"])
 LATE = Counter("outrider_worker_late_results_total", "Results whose attempt was no longer current.")
 QUARANTINED = Counter("outrider_worker_quarantined_total", "Messages that could not be understood.")
+REFUSED_TO_DEATH = Counter(
+    "outrider_worker_refused_to_death_total", "Deliveries that ended because none of their messages could be handled."
+)
+QUARANTINE_NOT_STORED = Counter(
+    "outrider_worker_quarantine_not_stored_total", "Messages that the quarantine topic did not take; the log has each."
+)
 IN_FLIGHT = Gauge("outrider_worker_in_flight", "Starts that have not ended.")
 WAITING = Gauge("outrider_worker_waiting", "Deliveries that wait in lanes.")
 UNSETTLED = Gauge("outrider_worker_unsettled_messages", "Messages that were fetched and are not done.")

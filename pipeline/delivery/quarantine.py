@@ -15,8 +15,8 @@ from typing import Any, Self
 import structlog
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import BrokerResponseError, KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
-from prometheus_client import Counter
 
+from pipeline.delivery import metrics
 from pipeline.delivery.transport import Origin
 from pipeline.settings import Settings
 
@@ -29,10 +29,6 @@ REFUSALS_MAX = 30
 CLOSE_SECONDS = 5.0
 REASON_LENGTH_MAX = 500
 SMALL_BYTES_MAX = 16 * 1024
-
-NOT_STORED = Counter(
-    "outrider_worker_quarantine_not_stored_total", "Messages that the quarantine topic did not take; the log has each."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +116,7 @@ class Quarantine:
                     return
         except Exception:  # whatever it is, a message must not end its reader
             log.exception("message cannot be quarantined", message_at=where)
-        NOT_STORED.inc()
+        metrics.QUARANTINE_NOT_STORED.inc()
         log.error("message passed over, quarantine did not take it", message_at=where, topic=self._topic)
 
     async def _store(self, record: QuarantineRecord, where: str) -> bool:

@@ -38,9 +38,6 @@ __all__ = [
 
 log = structlog.get_logger(__name__)
 
-# How soon a topic that was made again is seen; the driver's own five minutes leave it unread for as long.
-METADATA_AGE_MS = 10_000
-
 
 class NewLogError(Exception):
     """The log of a partition was begun anew while messages of the old one were under way."""
@@ -63,7 +60,6 @@ class OrderedConsumerThread(driver.AIOKafkaConsumerThread):  # type: ignore[misc
 
     def _create_worker_consumer(self, transport: Any) -> Any:
         read_what_is_unreadable()
-        self.app.conf.consumer_metadata_max_age_ms = METADATA_AGE_MS
         consumer = super()._create_worker_consumer(transport)
         # The driver reads uncommitted records unless Faust's own transactions are on.
         consumer._isolation_level = "read_committed"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 import socket
 from collections import deque
@@ -52,7 +53,9 @@ class Worker:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self.worker_id = settings.worker_id or f"{socket.gethostname()}-{os.getpid()}"
+        name = settings.worker_id or f"{socket.gethostname()}-{os.getpid()}"
+        # Who holds a lease: one process, also where two have been given the same name.
+        self.worker_id = f"{name}.{secrets.token_hex(4)}"
         self._stopping = asyncio.Event()
         self._state = "starting"
         self._app: Any = None

@@ -16,7 +16,11 @@ from psycopg.rows import dict_row
 from pipeline.ledger.pool import Pool
 from pipeline.ledger.queries import query
 
-Refusal = Literal["stale", "early", "disabled", "paced", "busy"]
+Refusal = Literal["stale", "early", "disabled", "paused", "throttled", "open", "paced", "busy"]
+
+# Times that a message of a delivery may be refused, and the wait after the first; it doubles.
+REFUSALS_MAX = 5
+REFUSED_DELAY_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class Claimed:
     delivery_id: str
     destination_id: str
     attempt: int
+    leased_at: datetime
     event_id: str
     event_type: str
     content_type: str
@@ -52,8 +57,9 @@ class Refused:
 
     ``stale``: the delivery is not enqueued, or its ``dispatch_seq`` is past the message's. ``early``: there is no such
     delivery, or its ``dispatch_seq`` is below the message's; PostgreSQL streams a commit a moment before other sessions
-    see it, so ask again before calling it unknown. ``disabled``: the destination is. ``paced``: its start rate has no token for ``wait_seconds``. ``busy``: its
-    concurrency is used up, over all workers.
+    see it, so ask again before calling it unknown. ``disabled``, ``paused``: the destination is, by an operator. ``throttled``: it asked for
+    a pause of ``wait_seconds`` more. ``open``: its breaker is, for about ``wait_seconds``, or another delivery probes.
+    ``paced``: its start rate has no token for ``wait_seconds``. ``busy``: its concurrency is used up, over all workers.
     """
 
     delivery_id: str
@@ -80,6 +86,22 @@ class Settlement:
     payload_sha256: bytes
     started_at: datetime
     duration_seconds: float
+    leased_at: datetime
+    sign: Literal["works", "fails"] | None
+    """What the result says of the receiver as a whole."""
+    slows: bool
+    """Whether the destination's rate is to be taken back."""
+    pause_seconds: float | None
+    """How long the receiver asked to be left alone, for all of its deliveries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerLimits:
+    """When failures in a row open a breaker, and how long it stays open: longer with each opening in a row."""
+
+    failures: int
+    open_seconds_first: float
+    open_seconds_max: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +142,13 @@ async def claim(
 
 def _answer(delivery_id: str, row: dict[str, Any]) -> Claimed | Refused:
     if row["verdict"] != "claimed":
-        wait_seconds = row["wait_seconds"] if row["verdict"] == "paced" else 0.0
-        return Refused(delivery_id, row["verdict"], wait_seconds)
+        tells_wait = row["verdict"] in ("paced", "throttled", "open")
+        return Refused(delivery_id, row["verdict"], (row["wait_seconds"] or 0.0) if tells_wait else 0.0)
     return Claimed(
         delivery_id=delivery_id,
         destination_id=row["destination_id"],
         attempt=row["attempt"],
+        leased_at=row["leased_at"],
         event_id=row["event_id"],
         event_type=row["event_type"],
         content_type=row["content_type"],
@@ -137,8 +160,8 @@ def _answer(delivery_id: str, row: dict[str, Any]) -> Claimed | Refused:
     )
 
 
-async def settle(pool: Pool, worker_id: str, settlements: Sequence[Settlement]) -> list[bool]:
-    """Write results and their attempt rows; for each, whether it counted.
+async def settle(pool: Pool, worker_id: str, settlements: Sequence[Settlement], breaker: BreakerLimits) -> list[bool]:
+    """Write results, their attempt rows, and what they say of their receivers; for each, whether it counted.
 
     False: its attempt was no longer current, so it is on record as late and the delivery is untouched. Raises
     psycopg.Error; the call may be repeated as it is (a result that was written already is then recorded as late).
@@ -161,6 +184,13 @@ async def settle(pool: Pool, worker_id: str, settlements: Sequence[Settlement]) 
         "payload_sha256s": [s.payload_sha256 for s in settlements],
         "started_at": [s.started_at for s in settlements],
         "durations_seconds": [s.duration_seconds for s in settlements],
+        "leased_at": [s.leased_at for s in settlements],
+        "signs": [s.sign for s in settlements],
+        "slows": [s.slows for s in settlements],
+        "pauses_seconds": [s.pause_seconds for s in settlements],
+        "breaker_failures": breaker.failures,
+        "breaker_open_seconds_first": breaker.open_seconds_first,
+        "breaker_open_seconds_max": breaker.open_seconds_max,
     }
     async with pool.connection() as connection:
         cursor = await connection.execute(query("deliveries", "settle"), parameters)
@@ -180,6 +210,26 @@ async def park(pool: Pool, parkings: Sequence[Parking]) -> None:
                 "delays_seconds": [p.delay_seconds for p in parkings],
             },
         )
+
+
+async def refuse(pool: Pool, delivery_id: str, dispatch_seq: int, error: str) -> str | None:
+    """Give a delivery back whose current message could not be handled; its new state, or None where nothing moved.
+
+    After REFUSALS_MAX of them it is dead, with the error: the next message would be the same.
+    """
+    async with pool.connection() as connection:
+        cursor = await connection.execute(
+            query("deliveries", "refuse"),
+            {
+                "delivery_id": delivery_id,
+                "dispatch_seq": dispatch_seq,
+                "error": _text(error),
+                "refusals_max": REFUSALS_MAX,
+                "delay_seconds": REFUSED_DELAY_SECONDS,
+            },
+        )
+        row = await cursor.fetchone()
+    return None if row is None else str(row[0])
 
 
 def _text(value: str | None) -> str | None:

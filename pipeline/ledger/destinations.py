@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Literal
 
 from psycopg.rows import dict_row
 
@@ -36,6 +37,13 @@ class Destination:
     allowed_networks: tuple[IPv4Network | IPv6Network, ...]
     secrets: tuple[Secret, ...]
     """Those valid now, the current one first."""
+    is_paused: bool = False
+    """By an operator."""
+    rate_share: float = 1.0
+    """The part of rate and burst that is in force."""
+    hold: Literal["throttled", "open"] | None = None
+    """Why nothing starts for now, though nobody has switched it off: it asked for a pause, or its breaker is open."""
+    hold_seconds: float = 0.0
 
 
 async def load_destinations(pool: Pool, destination_ids: Sequence[str]) -> dict[str, Destination]:

@@ -16,6 +16,7 @@ from pipeline.reconcile.passes import PassLimits, run_pass
 from tests.fixtures.components import StartComponent
 from tests.support.delivery_world import Received, Reply, World, opened, wait_until
 from tests.support.ledger_rows import STATES, add_delivery, add_destination, connect, delivery
+from tests.support.settlements import BREAKER, retried
 
 PAST = "2020-01-01T00:00:00Z"
 LIMITS = PassLimits(page_rows=100, pass_rows=1_000, window_seconds=10)
@@ -101,24 +102,7 @@ async def claim_it(pool: Pool, delivery_id: str) -> Claimed:
 
 
 def to_be_tried_again(claimed: Claimed, delay_seconds: float) -> Settlement:
-    return Settlement(
-        delivery_id=claimed.delivery_id,
-        attempt=claimed.attempt,
-        dispatch_seq=1,
-        state="pending",
-        delay_seconds=delay_seconds,
-        waiting_reason="retry",
-        outcome="server_error",
-        status=500,
-        ambiguous=True,
-        error=None,
-        response_excerpt=None,
-        retry_after_seconds=None,
-        key_ids=[],
-        payload_sha256=claimed.payload_sha256,
-        started_at=datetime.now(UTC),
-        duration_seconds=0.1,
-    )
+    return retried(claimed, delay_seconds=delay_seconds, waiting_reason="retry")
 
 
 async def test_every_transition_into_a_waiting_state_sets_a_time_within_its_bound(
@@ -147,13 +131,9 @@ async def test_every_transition_into_a_waiting_state_sets_a_time_within_its_boun
     assert row is not None
     assert 0 < bound(row[0], "pending") <= 50
 
-    parked = admitted("parked")
-    await park(pool, [Parking(parked, 1, "rate", 7.0)])
-    assert 0 < bound(parked, "pending") <= 7
-
     claimed = await claim_it(pool, admitted("claimed"))
     assert 0 < bound(claimed.delivery_id, "leased") <= TIMEOUT_SECONDS + MARGIN_SECONDS
-    await settle(pool, "w1", [to_be_tried_again(claimed, 9.0)])
+    await settle(pool, "w1", [to_be_tried_again(claimed, 9.0)], BREAKER)
     assert 0 < bound(claimed.delivery_id, "pending") <= 9
 
     connection.execute(
@@ -161,6 +141,15 @@ async def test_every_transition_into_a_waiting_state_sets_a_time_within_its_boun
     )
     await run_pass(pool, LIMITS, woken_by="timer")
     assert 0 < bound(claimed.delivery_id, "enqueued") <= TRANSPORT_SECONDS
+
+    parked = admitted("parked")
+    await park(pool, [Parking(parked, 1, "rate", 7.0)])
+    assert 0 < bound(parked, "pending") <= 7
+    row = connection.execute(
+        "select delivery_id from outrider.admit('held back', 't', 'x'::bytea, destinations => array['acme'])"
+    ).fetchone()
+    assert row is not None
+    assert bound(row[0], "pending") <= TIMEOUT_SECONDS
 
 
 async def test_patience_with_the_transport_is_bounded_however_often_it_loses(

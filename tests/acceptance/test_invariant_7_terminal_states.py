@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from datetime import UTC, datetime
 from importlib import resources
 from typing import Literal
 
@@ -18,12 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.core.lifecycle import TRANSITIONS, Actor, State
-from pipeline.ledger.deliveries import ClaimRequest, Parking, Refused, Settlement, claim, park, settle
+from pipeline.ledger.deliveries import ClaimRequest, Parking, Refused, claim, park, refuse, settle
 from pipeline.ledger.operator import Act
 from pipeline.ledger.operator_deliveries import cancel, retry, retry_selection, select_dead
 from pipeline.ledger.pool import Pool, open_pool
 from pipeline.reconcile.passes import PassLimits, run_pass
 from tests.support.ledger_rows import add_delivery, add_destination, connect, delivery, scalar
+from tests.support.settlements import BREAKER, settlement
 
 TERMINAL = ("succeeded", "dead")
 LIMITS = PassLimits(page_rows=100, pass_rows=1_000, window_seconds=10)
@@ -49,31 +49,19 @@ async def throw_park(pool: Pool, delivery_id: str, number: int) -> None:
     await park(pool, [Parking(delivery_id, number, "rate", 0.0)])
 
 
+async def throw_refuse(pool: Pool, delivery_id: str, number: int) -> None:
+    assert await refuse(pool, delivery_id, number, "cannot be read") is None
+
+
 async def throw_pass(pool: Pool, delivery_id: str, number: int) -> None:
     assert (await run_pass(pool, LIMITS, woken_by="timer")).moved.total == 0
 
 
 def throw_settle(state: Literal["succeeded", "pending", "dead"]) -> Callable[[Pool, str, int], Awaitable[None]]:
     async def throw(pool: Pool, delivery_id: str, number: int) -> None:
-        settlement = Settlement(
-            delivery_id=delivery_id,
-            attempt=number,
-            dispatch_seq=number,
-            state=state,
-            delay_seconds=0.0 if state == "pending" else None,
-            waiting_reason="retry" if state == "pending" else None,
-            outcome="late",
-            status=200,
-            ambiguous=False,
-            error=None,
-            response_excerpt=None,
-            retry_after_seconds=None,
-            key_ids=[],
-            payload_sha256=b"",
-            started_at=datetime.now(UTC),
-            duration_seconds=0.1,
-        )
-        assert await settle(pool, "w", [settlement]) == [False]
+        waiting = {"delay_seconds": 0.0, "waiting_reason": "retry"} if state == "pending" else {}
+        result = settlement(delivery_id, number, number, state=state, **waiting)
+        assert await settle(pool, "w", [result], BREAKER) == [False]
 
     return throw
 
@@ -81,6 +69,7 @@ def throw_settle(state: Literal["succeeded", "pending", "dead"]) -> Callable[[Po
 THROWS: dict[str, tuple[str, Callable[[Pool, str, int], Awaitable[None]]]] = {
     "claim": ("claim", throw_claim),
     "park": ("park", throw_park),
+    "refuse": ("refuse", throw_refuse),
     "pass": ("dispatch_page", throw_pass),
     "success": ("settle", throw_settle("succeeded")),
     "retry": ("settle", throw_settle("pending")),

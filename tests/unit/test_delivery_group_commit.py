@@ -14,9 +14,10 @@ from pipeline.delivery.group_commit import ClosedError, GroupCommit
 class Database:
     """Stands for a statement: doubles numbers, refuses odd things, and remembers its batches."""
 
-    def __init__(self, *, away_for: int = 0) -> None:
+    def __init__(self, *, away_for: int = 0, refuses_all_for: int = 0) -> None:
         self.batches: list[list[int]] = []
         self.away_for = away_for
+        self.refuses_all_for = refuses_all_for
         self.gate = asyncio.Event()
         self.gate.set()
 
@@ -26,8 +27,13 @@ class Database:
         if self.away_for > 0:
             self.away_for -= 1
             raise psycopg.OperationalError("the server closed the connection")
+        if self.refuses_all_for > 0:
+            self.refuses_all_for -= 1
+            raise psycopg.errors.CheckViolation("a constraint that no row passes")
         if any(request < 0 for request in requests):
             raise psycopg.DataError("a value cannot be stored")
+        if any(request > 1_000 for request in requests):
+            raise psycopg.errors.NumericValueOutOfRange("a value that the statement cannot take")
         return [request * 2 for request in requests]
 
 
@@ -88,6 +94,24 @@ async def test_one_bad_row_fails_alone():
     assert answers[0] == 2
     assert isinstance(answers[1], psycopg.DataError)
     assert answers[2] == 6
+
+
+async def test_a_fault_of_the_statement_is_nobodys_own():
+    # Of three: the batch, then each alone. Nothing has passed, so nobody is given up.
+    database = Database(refuses_all_for=4)
+    async with serving(database) as group, asyncio.timeout(30):
+        assert await asyncio.gather(*(group.submit(n) for n in range(3))) == [0, 2, 4]
+    assert database.batches == [[0, 1, 2], [0], [1], [2], [0, 1, 2]]
+
+
+async def test_a_row_that_may_be_at_fault_waits_for_one_that_passes():
+    async with serving(Database()) as group, asyncio.timeout(30):
+        suspect = group.submit(1_001)
+        done, _ = await asyncio.wait({suspect}, timeout=0.2)
+        assert not done
+        assert await group.submit(1) == 2
+        with pytest.raises(psycopg.errors.NumericValueOutOfRange):
+            await suspect
 
 
 async def test_a_caller_that_went_away_does_not_disturb_the_others():

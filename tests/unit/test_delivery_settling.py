@@ -40,6 +40,7 @@ def settle(result, *, attempt=1, age_seconds=1.0, destination=None, seconds_max=
         delivery_id="dlv_1",
         destination_id="d",
         attempt=attempt,
+        leased_at=STARTED,
         event_id="e",
         event_type="t",
         content_type="text/plain",

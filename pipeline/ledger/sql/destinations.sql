@@ -4,8 +4,17 @@
 select x.destination_id, x.url, x.enabled, x.start_rate_per_second, x.burst, x.concurrency, x.timeout_seconds,
        x.retry_first_delay_seconds, x.retry_factor, x.retry_max_delay_seconds, x.retry_max_attempts,
        x.retry_max_age_seconds, x.allowed_networks::text[] as allowed_networks,
-       coalesce(s.secrets, '[]') as secrets
+       coalesce(s.secrets, '[]') as secrets,
+       x.paused_at is not null as is_paused,
+       outrider.rate_share(p.share_at_slowing, p.slowed_at, statement_timestamp()) as rate_share,
+       -- As in claim: see deliveries.sql.
+       case when p.paused_until > statement_timestamp() then 'throttled'
+            when p.open_until > statement_timestamp() or p.probe_until > statement_timestamp() then 'open' end as hold,
+       greatest(0, extract(epoch from case when p.paused_until > statement_timestamp() then p.paused_until
+                                           else greatest(p.open_until, p.probe_until) end
+                                      - statement_timestamp()))::double precision as hold_seconds
 from outrider.destination x
+join outrider.destination_pace p on p.destination_id = x.destination_id
 left join lateral (
   select json_agg(json_build_array(k.secret_id, k.secret) order by k.valid_until desc nulls first, k.created_at desc)
            as secrets

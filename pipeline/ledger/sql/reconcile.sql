@@ -9,9 +9,17 @@ with setting as materialized (
 ), room as materialized (
   select x.destination_id, capacity.rows - on_the_way.rows as rows
   from outrider.destination x
+  join outrider.destination_pace p on p.destination_id = x.destination_id
+  cross join lateral outrider.rate_share(p.share_at_slowing, p.slowed_at, statement_timestamp()) as r(share)
   cross join lateral (
-    -- Bounded, because what is on the way is counted up to it.
-    select least(50000, ceil(x.start_rate_per_second * %(window_seconds)s) + x.burst)::bigint as rows
+    -- Bounded, because what is on the way is counted up to it. An open breaker lets one through when its time is over.
+    select case
+             when p.open_until is null then least(50000, floor(
+               outrider.tokens_at(p.tokens, p.refilled_at, x.start_rate_per_second, x.burst, r.share, statement_timestamp())
+               + x.start_rate_per_second * r.share * %(window_seconds)s))::bigint
+             when p.open_until > statement_timestamp() or p.probe_until > statement_timestamp() then 0
+             else 1
+           end as rows
   ) capacity
   cross join lateral (
     select count(*) as rows
@@ -22,6 +30,8 @@ with setting as materialized (
     ) e
   ) on_the_way
   where x.enabled
+    and x.paused_at is null
+    and coalesce(p.paused_until, '-infinity') <= statement_timestamp()
   -- No destination is always first: when a page is full, the others must not wait for the same ones each time.
   order by random()
 ), due as materialized (
@@ -35,6 +45,29 @@ with setting as materialized (
       and d.next_attempt_at <= statement_timestamp()
     order by d.next_attempt_at
     limit least(greatest(r.rows, 0), %(page_rows)s)
+    for update skip locked
+  ) d
+  limit %(page_rows)s
+), early as materialized (
+  -- What waits in line for the rate alone need not wait for its time where the rate has room.
+  select d.*
+  from room r
+  cross join lateral (
+    select d.delivery_id, d.state, d.leased_at, d.lease_owner
+    from outrider.delivery d
+    where d.destination_id = r.destination_id
+      and d.state = 'pending'
+      and d.waiting_reason = 'rate'
+      and d.next_attempt_at > statement_timestamp()
+    order by d.next_attempt_at
+    limit least(greatest(r.rows - (
+      select count(*) from (
+        select from outrider.delivery o
+        where o.destination_id = r.destination_id
+          and o.state = 'pending'
+          and o.next_attempt_at <= statement_timestamp()
+        limit greatest(r.rows, 0)
+      ) o), 0), %(page_rows)s)
     for update skip locked
   ) d
   limit %(page_rows)s
@@ -66,6 +99,8 @@ with setting as materialized (
   union all
   select 'due', * from due
   union all
+  select 'due', * from early
+  union all
   select 'lost', * from lost
   limit %(page_rows)s
 ), moved as (
@@ -89,7 +124,8 @@ with setting as materialized (
   insert into outrider.dispatch_outbox (
     message_id, delivery_id, dispatch_seq, destination_id, event_id, event_type, content_type, headers, payload, reason)
   select outrider.message_identity(m.delivery_id, m.dispatch_seq), m.delivery_id, m.dispatch_seq, m.destination_id,
-         e.event_id, e.event_type, e.content_type, e.headers, e.payload, m.reason
+         e.event_id, e.event_type, e.content_type, e.headers, e.payload,
+         case when m.reason = 'due' and m.attempt = 0 then 'turn' else m.reason end
   from moved m
   join outrider.event e on e.event_id = m.event_id
 ), abandoned as (
