@@ -19,9 +19,11 @@ from typing import Final
 
 import psycopg
 import structlog
+from confluent_kafka import KafkaException
 
 from connectors.config import ConnectorConfig
 from connectors.errors import ConfigurationError, ConnectorError, SlotActiveError, TransientError, one_line
+from connectors.kafka.client import kafka_error
 from connectors.postgres.pgoutput import DecodeError
 from connectors.router import RouteError, Router, TextFormNeededError
 from connectors.session import Session, StoppedError
@@ -88,6 +90,8 @@ class Connector:
                 session.run()
         except psycopg.Error as error:
             raise TransientError(f"PostgreSQL: {one_line(error)}") from None
+        except KafkaException as error:
+            raise TransientError(f"Kafka: {one_line(kafka_error(error).str())}") from None
         except DecodeError as error:
             raise TransientError(f"the stream cannot be understood: {error}") from None
         except RouteError as error:

@@ -29,6 +29,7 @@ from connectors.postgres.framing import (
     encode_status,
 )
 from connectors.postgres.lsn import format_lsn, parse_lsn
+from connectors.postgres.patience import ANSWER_SECONDS_MAX, PatientConnection
 
 CONNECT_TIMEOUT_SECONDS: Final = 10
 STATUS_INTERVAL_SECONDS: Final = 3.0
@@ -80,7 +81,9 @@ def connect(conninfo: str, *, replication: bool) -> psycopg.Connection:
     if replication:
         parameters["replication"] = "database"
     try:
-        return psycopg.connect(make_conninfo(**parameters), autocommit=True, cursor_factory=psycopg.ClientCursor)
+        return PatientConnection.connect(
+            make_conninfo(**parameters), autocommit=True, cursor_factory=psycopg.ClientCursor
+        )
     except psycopg.OperationalError as error:
         message = one_line(error)
         if error.sqlstate in _LOGIN_REFUSED or _is_login_refusal(message):
@@ -134,10 +137,11 @@ class ReplicationConnection:
                 while_waiting()
             pgconn.consume_input()
         result = pgconn.get_result()
-        while pgconn.get_result() is not None:
-            pass
         if result is None:
             raise TransientError("PostgreSQL gave no answer")
+        # A stream that has begun is told of again and again.
+        while result.status != ExecStatus.COPY_BOTH and pgconn.get_result() is not None:
+            pass
         return result
 
     def drop_slot(self, slot: str) -> None:
@@ -162,7 +166,7 @@ class ReplicationConnection:
             binary=sql.Literal("true" if binary else "false"),
         )
         interval_seconds, silence_seconds_max = self._patience()
-        result = self.connection.pgconn.exec_(command.as_bytes(self.connection))
+        result = self._query(command.as_bytes(self.connection), _impatience("START_REPLICATION"))
         if result.status != ExecStatus.COPY_BOTH:
             raise _start_error(slot, result)
         return ReplicationStream(self.connection, interval_seconds, silence_seconds_max)
@@ -178,6 +182,17 @@ class ReplicationConnection:
         if timeout_ms <= 0:
             return STATUS_INTERVAL_SECONDS, SILENCE_MAX_SECONDS
         return min(STATUS_INTERVAL_SECONDS, timeout_ms / 4000), min(SILENCE_MAX_SECONDS, timeout_ms / 1000)
+
+
+def _impatience(command: str) -> Callable[[], None]:
+    """For a command that is answered at once by a server that answers at all."""
+    deadline = time.monotonic() + ANSWER_SECONDS_MAX
+
+    def check() -> None:
+        if time.monotonic() > deadline:
+            raise TransientError(f"PostgreSQL has not answered {command} for {ANSWER_SECONDS_MAX:g} s")
+
+    return check
 
 
 def _create_error(slot: str, result: PGresult) -> Exception:

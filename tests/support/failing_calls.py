@@ -89,14 +89,12 @@ class FailingCalls:
 
     # --- PostgreSQL ---------------------------------------------------------------------
 
-    def connect(self, *arguments: Any, **options: Any) -> psycopg.Connection | FailingConnection:
-        """In the place of ``psycopg.connect``."""
-        if not _called_by_connector():
-            return psycopg.Connection.connect(*arguments, **options)
+    def connect(self, connect: Callable[[], psycopg.Connection]) -> FailingConnection:
+        """In the place of a connection class's ``connect``."""
         fails = self.fails("psycopg.connect")
         if fails and self._mode in (Mode.BROKEN, Mode.ABORTED):
             raise psycopg.OperationalError("connection refused (on purpose)")
-        connection = psycopg.Connection.connect(*arguments, **options)
+        connection = connect()
         if fails and self._mode is Mode.UNANSWERED:
             connection.close()
             raise psycopg.OperationalError("connection timeout expired (on purpose)")
@@ -134,7 +132,7 @@ class FailingCalls:
             self._end(pgconn.backend_pid)
 
     def _end(self, pid: int) -> None:
-        with psycopg.Connection.connect(self._admin_dsn, autocommit=True) as admin:
+        with psycopg.connect(self._admin_dsn, autocommit=True) as admin:
             # With a time to wait for, so that the session is gone when the call is made.
             admin.execute("select pg_terminate_backend(%s, 2000)", [pid])
 
@@ -186,8 +184,17 @@ class FailingCalls:
                 confluent_kafka.admin.AdminClient(*a, **k), ADMIN_CALLS, self.on_admin
             ),
         }
-        replaced: list[tuple[Any, str, object]] = [(psycopg, "connect", psycopg.connect)]
-        psycopg.connect = self.connect
+        original_connect = vars(psycopg.Connection)["connect"]
+
+        def connect(cls: type[psycopg.Connection], *arguments: Any, **options: Any) -> Any:
+            def really() -> psycopg.Connection:
+                return original_connect.__func__(cls, *arguments, **options)
+
+            return self.connect(really) if _called_by_connector() else really()
+
+        # psycopg.connect was bound when it was imported, so who calls that is not concerned.
+        replaced: list[tuple[Any, str, object]] = [(psycopg.Connection, "connect", original_connect)]
+        psycopg.Connection.connect = classmethod(connect)
         for module in [module for name, module in sys.modules.items() if name.startswith(OURS)]:
             for name, original in list(vars(module).items()):
                 if isinstance(original, type) and original in ways:
@@ -219,9 +226,6 @@ class _Counted:
             return way(name, first, lambda: attribute(*arguments, **options))
 
         return counted
-
-    def __len__(self) -> int:
-        return len(self._real)
 
 
 class FailingConnection(_Counted):
