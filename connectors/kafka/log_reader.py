@@ -78,13 +78,15 @@ class LogReader:
                     return
         raise TransientError(f"topic {self._topic} could not be read to its end (does a transaction hang?)")
 
-    def poll(self) -> list[Message]:
-        """What has come since the last call. Never waits. Raises TransientError or ConfigurationError."""
-        return [message for message in self._consume(0) if message.error() is None]
+    def poll(self, seconds: float = 0.0) -> list[Message]:
+        """What has come since the last call, waiting so long for it. Raises TransientError or ConfigurationError."""
+        return [message for message in self._consume(seconds) if message.error() is None]
 
     def _consume(self, seconds: float) -> list[Message]:
         try:
-            messages = self._consumer.consume(_BATCH, seconds)
+            # A batch alone would wait until it is full.
+            first = self._consumer.poll(seconds)
+            messages = [] if first is None else [first, *self._consumer.consume(_BATCH, 0)]
         except KafkaException as exception:
             raise self._errors.explain(f"give topic {self._topic}", kafka_error(exception)) from None
         for message in messages:

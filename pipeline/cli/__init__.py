@@ -24,6 +24,8 @@ COMMAND_MODULES = (
     "stack_commands",
     "migrate_commands",
     "topics_commands",
+    "connector_commands",
+    "quarantine_commands",
     "run_commands",
     "destination_commands",
     "key_commands",
