@@ -7,10 +7,11 @@ STAMP := .venv/.installed
 TEST_PROCESSES ?= 4
 PIP_FLAGS := --disable-pip-version-check --no-input
 
-.PHONY: help demo test lint bench lock clean
+.PHONY: help demo test prove lint bench lock clean
 help:
 	@echo 'make demo  [ARGS="--events 5000"]       the whole pipeline, with failures, on real Kafka and PostgreSQL'
 	@echo 'make test  [ARGS="-k invariant"]        the test suite on the same embedded stack'
+	@echo 'make prove NAME=connector-kills         a long proof from tests/proofs/; make test runs its short form'
 	@echo 'make lint                               ruff and mypy'
 	@echo 'make bench NAME=connector [ARGS=--json] one benchmark from benchmarks/'
 	@echo 'make lock                               renew requirements.lock'
@@ -29,6 +30,10 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile $(ARGS)
+
+prove: $(STAMP)
+	@test -n "$(NAME)" || { echo 'which one? make prove NAME=...; there are:'; ls tests/proofs | sed -n 's/\.py$$//p' | grep -v -e __init__ -e report | tr _ -; exit 2; }
+	@$(BIN)/python -m tests.proofs.$(subst -,_,$(NAME)) $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .

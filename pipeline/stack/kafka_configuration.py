@@ -3,6 +3,9 @@ no character of the folder's own path can have a meaning in Java's properties fo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from pipeline.stack.ports import HOST
 
 PROPERTIES_FILE = "server.properties"
@@ -10,8 +13,8 @@ LOG4J_FILE = "log4j2.properties"
 DATA_FOLDER = "data"
 
 
-def server_properties(*, port: int, controller_port: int) -> str:
-    """Broker and controller in one process, everything with one replica."""
+def server_properties(*, port: int, controller_port: int, more: Mapping[str, object] = MappingProxyType({})) -> str:
+    """Broker and controller in one process, everything with one replica; ``more`` goes over it."""
     settings: dict[str, object] = {
         "process.roles": "broker,controller",
         "node.id": 1,
@@ -46,7 +49,7 @@ def server_properties(*, port: int, controller_port: int) -> str:
         "num.network.threads": 2,
         "num.io.threads": 4,
     }
-    return "".join(f"{name}={value}\n" for name, value in settings.items())
+    return "".join(f"{name}={value}\n" for name, value in {**settings, **more}.items())
 
 
 def log4j_configuration() -> str:

@@ -7,8 +7,9 @@ import os
 import shutil
 import subprocess
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -41,8 +42,17 @@ JVM_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", f"-Dlog4j2.configurat
 class KafkaServer:
     """A broker on a data directory. Its ports stay the same over restarts."""
 
-    def __init__(self, directory: Path, log: Path, *, on_start: OnStart | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        log: Path,
+        *,
+        on_start: OnStart | None = None,
+        settings: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
+        """``settings`` of the broker go over our own."""
         self.directory = directory
+        self._settings = settings
         self.log = log
         self._on_start = on_start
         self._process: ChildProcess | None = None
@@ -74,7 +84,7 @@ class KafkaServer:
             raise StackError(f"another Kafka runs on {self.directory}: end it, or use another folder")
         try:
             self._port, controller_port = choose_ports(self.directory / "ports", 2)
-            properties = server_properties(port=self._port, controller_port=controller_port)
+            properties = server_properties(port=self._port, controller_port=controller_port, more=self._settings)
             (self.directory / PROPERTIES_FILE).write_text(properties, encoding="ascii")
             (self.directory / LOG4J_FILE).write_text(log4j_configuration(), encoding="ascii")
             if not (self.directory / FORMATTED_MARKER).exists():

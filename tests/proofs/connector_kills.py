@@ -85,12 +85,16 @@ def prove(
         "postgres": lambda: _kill_postgres(stack, choice),
     }
     back: dict[Victim, list[float]] = {}
+    ended: list[str] = []
     with load.running():
         _wait_for_flow(world, connector)
         for number, victim in enumerate(kills.order(choice), start=1):
             # The moment of the kill is the subject; nothing is waited for here.
             time.sleep(choice.uniform(0, MOMENT_SECONDS_MAX))
             begun = time.monotonic()
+            if not connector.is_running:
+                ended.append(f"the connector ended by itself before kill {number}: {connector.log_tail(3)}")
+                connector.start()
             restart[victim]()
             if choice.random() < 0.5:
                 _wait_for_flow(world, connector)
@@ -105,7 +109,8 @@ def prove(
         status = connector.terminate(STOP_SECONDS)
         verdict = judge.verdict(connection, load.known)
     if not survived or status != 0:
-        verdict.faults.append(f"the connector ended by itself or badly (status {status}): {connector.log_tail(3)}")
+        ended.append(f"the connector ended by itself or badly (status {status}): {connector.log_tail(3)}")
+    verdict.faults += ended
     return Outcome(verdict, back)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,25 +39,30 @@ class FaultWorld:
             self.world.streaming(connector)
             yield connector
 
-    def write(self, rows: int = 20) -> None:
-        """Commit so many rows, after as many that are rolled back."""
+    def write(self, rows: int = 20, *, more: bytes = b"") -> set[str]:
+        """Commit so many rows, after as many that are rolled back; the ids of the committed ones."""
         with psycopg.connect(self.database, autocommit=True) as connection:
             with connection.transaction(force_rollback=True):
                 self._known.rolled_back |= write_dispatches(connection, self._seed(), rows)
-            self._known.committed |= write_dispatches(connection, self._seed(), rows)
+            written = write_dispatches(connection, self._seed(), rows, more=more)
+        self._known.committed |= written
+        return written
 
-    def wait_published(self) -> None:
-        """Until as many rows are published as are committed."""
-        with psycopg.connect(self.database, autocommit=True) as connection:
-            self._judge.wait_until_published(connection)
+    def write_in(self, connection: psycopg.Connection, rows: int = 20) -> None:
+        """Write rows in a transaction that is open, and that will be committed."""
+        self._known.committed |= write_dispatches(connection, self._seed(), rows)
 
-    def judge(self, connector: Connector) -> None:
-        """After the fault: rows flow again by themselves, and each committed row is published once, in order."""
+    def judge(self, connector: Connector, *, quarantined: Iterable[str] = ()) -> None:
+        """After the fault: rows flow again by themselves, and each committed row is published once, in order.
+
+        All but those that are to be ``quarantined``.
+        """
         self.write()
-        self.wait_published()
-        self.world.streaming(connector)
+        aside = frozenset(quarantined)
         with psycopg.connect(self.database, autocommit=True) as connection:
-            assert self._judge.verdict(connection, self._known).faults == []
+            self._judge.wait_until_published(connection, aside=len(aside))
+            self.world.streaming(connector)
+            assert self._judge.verdict(connection, self._known, quarantined=aside).faults == []
 
     def _seed(self) -> str:
         self._number += 1

@@ -79,7 +79,7 @@ class OutboxJudge:
         self._parts = {world.settings.name(part): part for part in (*TABLES, "quarantine")}
         self._offsets: dict[tuple[str, int], int] = {}
         self._published: dict[str, ByKey] = {part: {} for part in TABLES}
-        self._quarantined = 0
+        self._quarantined: list[str] = []
 
     def read(self) -> None:
         """Take in what was committed to the topics since the last call, to their present ends."""
@@ -94,12 +94,17 @@ class OutboxJudge:
         self,
         connection: psycopg.Connection,
         goes_on: Callable[[], bool] = lambda: True,
+        *,
+        aside: int = 0,
         seconds: float = CATCH_UP_SECONDS,
     ) -> None:
-        """Return once as many rows are published as the tables hold now. It gives up quietly after the deadline, or when
-        it does not go on: the verdict says what is wrong, better than a deadline could.
+        """Return once as many rows are published as the tables hold now, less those dispatches that are put ``aside``.
+
+        It gives up quietly after the deadline, or when it does not go on: the verdict says what is wrong, better than a
+        deadline could.
         """
         wanted = {part: _count_rows(connection, query) for part, query in TABLES.items()}
+        wanted["dispatch"] -= aside
         deadline = time.monotonic() + seconds
         with self._reader() as (consumer, _):
             while any(self._count(part) < rows for part, rows in wanted.items()):
@@ -107,15 +112,22 @@ class OutboxJudge:
                     return
                 self._take(consumer)
 
-    def verdict(self, connection: psycopg.Connection, known: Known) -> Verdict:
-        """Call it once nothing publishes any more, so that what comes too late or twice is seen."""
+    def verdict(
+        self, connection: psycopg.Connection, known: Known, *, quarantined: frozenset[str] = frozenset()
+    ) -> Verdict:
+        """Call it once nothing publishes any more, so that what comes too late or twice is seen.
+
+        Dispatches that are to lie in quarantine, once, and nowhere else, are ``quarantined``.
+        """
         self.read()
         verdict = Verdict(rolled_back=len(known.rolled_back))
         for part, query in TABLES.items():
             committed: ByKey = {}
+            in_table: set[str] = set()
             for identity, key in connection.execute(query):
-                committed.setdefault(key, []).append(identity)
-            in_table = {identity for ids in committed.values() for identity in ids}
+                in_table.add(identity)
+                if identity not in quarantined:
+                    committed.setdefault(key, []).append(identity)
             if part == "dispatch":
                 # Without these the table itself would be no witness.
                 verdict.faults += filter(None, [_fault("the table lost", known.committed - in_table)])
@@ -124,8 +136,8 @@ class OutboxJudge:
             verdict.committed += len(in_table)
             verdict.published += self._count(part)
             verdict.keys = max(verdict.keys, len(committed))
-        if self._quarantined:
-            verdict.faults.append(f"quarantine: {self._quarantined} records")
+        if sorted(self._quarantined) != sorted(quarantined):
+            verdict.faults.append(_fault("quarantine", self._quarantined) or "quarantine: empty")
         return verdict
 
     def _count(self, part: str) -> int:
@@ -168,12 +180,12 @@ class OutboxJudge:
         return ended
 
     def _keep(self, part: str, message: Message) -> None:
-        if part not in self._published:
-            self._quarantined += 1
-            return
         key, identity = message.key(), dict(message.headers() or [])["id"]
         assert isinstance(key, bytes)
         assert isinstance(identity, bytes)
+        if part not in self._published:
+            self._quarantined.append(identity.decode())
+            return
         self._published[part].setdefault(key.decode(), []).append(identity.decode())
 
 

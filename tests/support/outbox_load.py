@@ -30,7 +30,7 @@ DISPATCHES = """
 insert into outrider.dispatch_outbox (message_id, delivery_id, dispatch_seq, destination_id, event_id, event_type,
                                       content_type, headers, payload, reason)
 select message_id, 'delivery ' || message_id, 1, destination_id, 'event ' || n, 'test.event', 'text/plain', '{}',
-       convert_to(rpad(message_id::text, %(payload)s, '.'), 'UTF8'), 'admitted'
+       convert_to(rpad(message_id::text, %(payload)s, '.'), 'UTF8') || %(more)s::bytea, 'admitted'
 from unnest(%(ids)s::uuid[], %(keys)s::text[]) with ordinality as rows (message_id, destination_id, n) order by n
 """
 ATTEMPT = """
@@ -41,12 +41,15 @@ values (%(id)s, 'event', 'test.event', %(key)s, 1, 1, 'test', 'succeeded', 'acce
 """
 
 
-def write_dispatches(connection: psycopg.Connection, seed: str, rows: int) -> set[str]:
-    """So many rows over some keys in one statement, the same for the same seed; their message ids."""
+def write_dispatches(connection: psycopg.Connection, seed: str, rows: int, *, more: bytes = b"") -> set[str]:
+    """So many rows over some keys in one statement, with ``more`` in each payload; their message ids.
+
+    They are the same for the same seed.
+    """
     choice = random.Random(seed)
     ids = [str(uuid.UUID(int=choice.getrandbits(128), version=4)) for _ in range(rows)]
     owners = [f"destination {choice.randrange(KEYS_IN_TRANSACTION)}" for _ in ids]
-    connection.execute(DISPATCHES, {"ids": ids, "keys": owners, "payload": 100})
+    connection.execute(DISPATCHES, {"ids": ids, "keys": owners, "payload": 100, "more": more})
     return set(ids)
 
 
@@ -113,7 +116,7 @@ class Session(threading.Thread):
         ids = [str(uuid.UUID(int=self._random.getrandbits(128), version=4)) for _ in range(rows)]
         owners = [self._random.choice(keys) for _ in ids]
         payload_bytes = self._random.choice((40, 100, 700))
-        connection.execute(DISPATCHES, {"ids": ids, "keys": owners, "payload": payload_bytes})
+        connection.execute(DISPATCHES, {"ids": ids, "keys": owners, "payload": payload_bytes, "more": b""})
         if self._attempts:
             connection.execute(ATTEMPT, {"id": ids[0], "key": owners[0]})
         return set(ids)
