@@ -6,11 +6,13 @@ nobody behind it. Without a bound, a connector that meets one of them while it s
 
 from __future__ import annotations
 
+import select
 import time
 from typing import Final, TypeVar
 
 import psycopg
 from psycopg.abc import PQGen
+from psycopg.pq.abc import PGconn, PGresult
 from psycopg.rows import TupleRow
 
 ANSWER_SECONDS_MAX: Final = 60.0
@@ -21,10 +23,21 @@ RV = TypeVar("RV")
 
 
 class PatientConnection(psycopg.Connection[TupleRow]):
-    """Every command raises OperationalError after a long silence. What is read by ``pgconn`` itself is not watched."""
+    """Every command raises OperationalError after a long silence. What is read by ``pgconn`` is not: see next_result."""
 
     def wait(self, gen: PQGen[RV], interval: float = LOOK_SECONDS, timeout: float | None = None) -> RV:
         return super().wait(_bounded(gen), min(interval, LOOK_SECONDS))
+
+
+def next_result(pgconn: PGconn) -> PGresult | None:
+    """Like ``pgconn.get_result()``, which would wait for ever. Raises OperationalError after a long silence."""
+    while pgconn.is_busy():
+        poller = select.poll()
+        poller.register(pgconn.socket, select.POLLIN)
+        if not poller.poll(ANSWER_SECONDS_MAX * 1000):
+            raise psycopg.OperationalError(f"the server has not answered for {ANSWER_SECONDS_MAX:.0f} s")
+        pgconn.consume_input()
+    return pgconn.get_result()
 
 
 def _bounded(gen: PQGen[RV]) -> PQGen[RV]:

@@ -12,6 +12,7 @@ from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGresult
 
 from connectors.errors import ConfigurationError, TransientError, one_line
+from connectors.postgres.patience import next_result
 from connectors.postgres.pgoutput import Column, Relation, Row
 from connectors.postgres.replication import connect
 
@@ -52,7 +53,7 @@ def read_table(
     pgconn.send_query_params(query.as_bytes(connection), None, result_format=1 if binary else 0)
     pgconn.set_single_row_mode()
     relation: Relation | None = None
-    while (result := pgconn.get_result()) is not None:
+    while (result := next_result(pgconn)) is not None:
         if result.status == ExecStatus.FATAL_ERROR:
             raise _error(f"{namespace}.{table}", result)
         if result.status != ExecStatus.SINGLE_TUPLE:
@@ -85,7 +86,13 @@ def read_row(
         conditions=sql.SQL(" and ").join(conditions),
     )
     parameters = [text.encode() for text in identity.values()]
-    result = connection.pgconn.exec_params(query.as_bytes(connection), parameters, result_format=1 if binary else 0)
+    pgconn = connection.pgconn
+    pgconn.send_query_params(query.as_bytes(connection), parameters, result_format=1 if binary else 0)
+    result = next_result(pgconn)
+    if result is None:
+        raise TransientError(f"table {namespace}.{table} could not be read: no answer")
+    while next_result(pgconn) is not None:
+        pass
     if result.status != ExecStatus.TUPLES_OK:
         raise _error(f"{namespace}.{table}", result)
     if result.ntuples == 0:

@@ -28,6 +28,7 @@ CONNECTION_CALLS = frozenset({"execute", "commit", "rollback", "cursor"})
 PGCONN_CALLS = frozenset(
     {
         "exec_",
+        "exec_params",
         "send_query",
         "send_query_params",
         "get_result",
