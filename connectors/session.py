@@ -14,7 +14,7 @@ from connectors.control_session import ControlSession
 from connectors.errors import TransientError
 from connectors.holding import Holding
 from connectors.kafka.position import Position, position_key, read_position
-from connectors.kafka.sink import TransactionalSink, record_bytes_max
+from connectors.kafka.sink import RecordLimits, TransactionalSink, record_bytes_max
 from connectors.postgres.lsn import format_lsn
 from connectors.postgres.replication import ReplicationConnection, ReplicationStream, ServerIdentity
 from connectors.postgres.slot import check_server, read_slot
@@ -127,7 +127,7 @@ class Session:
         self._resources.callback(stream.close)
         return stream
 
-    def _open_sink(self, transaction_timeout_seconds: float, size_max: int) -> TransactionalSink:
+    def _open_sink(self, transaction_timeout_seconds: float, size_max: RecordLimits) -> TransactionalSink:
         sink = TransactionalSink(
             self._config.kafka,
             transactional_id=self._config.transactional_id,
@@ -179,7 +179,13 @@ class Session:
     # --- the first start ----------------------------------------------------------------
 
     def _first_start(
-        self, identity: ServerIdentity, sink: TransactionalSink, size_max: int, holding: Holding, *, drop_slot: bool
+        self,
+        identity: ServerIdentity,
+        sink: TransactionalSink,
+        size_max: RecordLimits,
+        holding: Holding,
+        *,
+        drop_slot: bool,
     ) -> None:
         """Create the slot and publish what its snapshot sees, in one Kafka transaction with the position.
 

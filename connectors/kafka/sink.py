@@ -15,7 +15,7 @@ Readers of committed records see them in the order of the log, so they do not se
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]  # as documented
@@ -27,13 +27,19 @@ from connectors.kafka.position import Position, encode_position, position_key
 from connectors.kafka.transactions import BUFFER_KIB, RecordTooLargeError, TransactionalProducer
 from connectors.router import HeaderPair, Record
 
-__all__ = ["RecordTooLargeError", "TransactionalSink", "record_bytes_max"]
+__all__ = ["RecordLimits", "RecordTooLargeError", "TransactionalSink", "record_bytes_max"]
 
 FRAMING_BYTES: Final = 1024  # of a record batch and a record with many headers, generously
 
 
-def record_bytes_max(kafka: Mapping[str, Any], topics: Iterable[str], while_waiting: Callable[[], None]) -> int:
-    """The size of record that each of these topics takes, by their ``max.message.bytes``, and that fits our buffer.
+RecordLimits: TypeAlias = Mapping[str, int]
+"""The size in bytes of key, value and headers that each topic takes."""
+
+
+def record_bytes_max(
+    kafka: Mapping[str, Any], topics: Iterable[str], while_waiting: Callable[[], None]
+) -> RecordLimits:
+    """The size of record that each of these topics takes, by its ``max.message.bytes``, and that fits our buffer.
 
     Raises MissingTopicError for the first that does not exist, TransientError where Kafka does not answer,
     ConfigurationError where it refuses to.
@@ -42,7 +48,7 @@ def record_bytes_max(kafka: Mapping[str, Any], topics: Iterable[str], while_wait
     admin = AdminClient(errors.configure(kafka))
     wanted = {topic: ConfigResource(ResourceType.TOPIC, topic) for topic in sorted(set(topics))}
     futures = admin.describe_configs(list(wanted.values()), request_timeout=ADMIN_TIMEOUT_SECONDS)
-    limits = []
+    limits: dict[str, int] = {}
     for topic, resource in wanted.items():
         try:
             config = admin_result(futures[resource], while_waiting)
@@ -54,8 +60,9 @@ def record_bytes_max(kafka: Mapping[str, Any], topics: Iterable[str], while_wait
             raise errors.explain(f"describe topic {topic}", error) from None
         except TimeoutError:
             raise errors.explain(f"describe topic {topic}", None) from None
-        limits.append(int(config["max.message.bytes"].value))
-    return max(1, min(*limits, BUFFER_KIB * 1024 // 4) - FRAMING_BYTES)
+        topic_max = min(int(config["max.message.bytes"].value), BUFFER_KIB * 1024 // 4)
+        limits[topic] = max(1, topic_max - FRAMING_BYTES)
+    return limits
 
 
 class TransactionalSink:
@@ -67,17 +74,19 @@ class TransactionalSink:
         *,
         transactional_id: str,
         positions_topic: str,
-        record_bytes_max: int,
+        record_bytes_max: RecordLimits,
         transaction_timeout_seconds: float,
         while_waiting: Callable[[], None],
     ) -> None:
         self._positions_topic = positions_topic
         self._while_waiting = while_waiting
+        # Where all topics take the same, the client's own check is enough.
+        self._limits = record_bytes_max if len(set(record_bytes_max.values())) > 1 else None
         self._producers = [
             TransactionalProducer(
                 kafka,
                 transactional_id=name,
-                record_bytes_max=record_bytes_max,
+                record_bytes_max=max(record_bytes_max.values()),
                 transaction_timeout_seconds=transaction_timeout_seconds,
             )
             for name in transactional_ids(transactional_id)
@@ -98,6 +107,8 @@ class TransactionalSink:
         """
         if not self._is_open:
             self._begin()
+        if self._limits is not None:
+            _check_size(self._limits, topic, key, value, headers)
         producer = self._turn
         try:
             producer.produce(topic, value, key, headers=headers)
@@ -108,6 +119,8 @@ class TransactionalSink:
         """Like put, with the record's timestamp."""
         if not self._is_open:
             self._begin()
+        if self._limits is not None:
+            _check_size(self._limits, record.topic, record.key, record.value, record.headers)
         self._turn.put(
             record.topic,
             record.key,
@@ -172,3 +185,14 @@ class TransactionalSink:
 def transactional_ids(transactional_id: str) -> tuple[str, str]:
     """The ids of the two producers. The first is the configured one."""
     return transactional_id, f"{transactional_id}.second"
+
+
+def _check_size(
+    limits: RecordLimits, topic: str, key: bytes | None, value: bytes | None, headers: list[HeaderPair]
+) -> None:
+    """Raises RecordTooLargeError for a record that the broker would refuse, with its whole transaction."""
+    size = len(key or b"") + len(value or b"")
+    size += sum(len(name) + len(content or b"") for name, content in headers)
+    limit = limits.get(topic)
+    if limit is not None and size > limit:
+        raise RecordTooLargeError(f"message size of {size} bytes is more than topic {topic} takes ({limit})")
