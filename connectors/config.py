@@ -17,7 +17,8 @@ class ConnectorConfig:
     A Kafka transaction closes after ``transaction_rows`` rows, after ``transaction_bytes`` of source messages, or
     as soon as nothing more has arrived. The broker gives it up after ``transaction_timeout_seconds``; the
     transaction of the first snapshot may take ``snapshot_timeout_seconds`` (brokers allow 15 minutes by default).
-    At most ``held_keys_max`` keys are held behind quarantined rows: rather than forget one, the connector stops.
+    At most ``held_keys_max`` keys are held behind quarantined rows: rather than forget one, the connector stops. The watch warns
+    when the slot is lost after less than ``safe_wal_warning_bytes`` more of WAL.
     """
 
     conninfo: str = field(repr=False)
@@ -36,6 +37,7 @@ class ConnectorConfig:
     idle_position_seconds: float = 10.0
     backoff_max_seconds: float = 10.0
     held_keys_max: int = 1_000
+    safe_wal_warning_bytes: int = 1024 * 1024 * 1024
 
     @property
     def topics(self) -> tuple[str, ...]:

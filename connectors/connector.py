@@ -22,7 +22,15 @@ import structlog
 from confluent_kafka import KafkaException
 
 from connectors.config import ConnectorConfig
-from connectors.errors import ConfigurationError, ConnectorError, SlotActiveError, TransientError, one_line
+from connectors.errors import (
+    ConfigurationError,
+    ConnectorError,
+    KafkaUnavailableError,
+    SlotActiveError,
+    TransientError,
+    cause_of,
+    one_line,
+)
 from connectors.kafka.client import kafka_error
 from connectors.postgres.pgoutput import DecodeError
 from connectors.router import RouteError, Router, TextFormNeededError
@@ -74,6 +82,7 @@ class Connector:
                     pause = BACKOFF_FIRST_SECONDS
                 self._note("reconnecting", error)
                 self.status.reconnects += 1
+                self.status.reconnect_causes[cause_of(error)] += 1
                 self._stop.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311  # spreads retries, guards nothing
                 pause = min(pause * 2, self._config.backoff_max_seconds)
         self.status.enter("stopped")
@@ -91,7 +100,7 @@ class Connector:
         except psycopg.Error as error:
             raise TransientError(f"PostgreSQL: {one_line(error)}") from None
         except KafkaException as error:
-            raise TransientError(f"Kafka: {one_line(kafka_error(error).str())}") from None
+            raise KafkaUnavailableError(f"Kafka: {one_line(kafka_error(error).str())}") from None
         except DecodeError as error:
             raise TransientError(f"the stream cannot be understood: {error}") from None
         except RouteError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final, Literal, TypeAlias
+
 
 class ConnectorError(Exception):
     """Base of all errors that a connector raises on purpose. Each message is one line."""
@@ -27,8 +29,29 @@ class TransientError(ConnectorError):
     """A service is away, slow or restarting, or another connector is at work: try again later."""
 
 
+class KafkaUnavailableError(TransientError):
+    """Kafka does not answer, or not in time."""
+
+
+class FencedError(TransientError):
+    """Another connector has taken over the transactional ids."""
+
+
 class SlotActiveError(TransientError):
     """Another connection reads the slot."""
+
+
+Cause: TypeAlias = Literal["kafka", "fenced", "configuration", "postgres"]
+CAUSES: Final[tuple[Cause, ...]] = ("kafka", "fenced", "configuration", "postgres")
+
+
+def cause_of(error: ConnectorError) -> Cause:
+    """Which side ended a session, for counting: what is not Kafka's came from PostgreSQL or its stream."""
+    if isinstance(error, KafkaUnavailableError):
+        return "kafka"
+    if isinstance(error, FencedError):
+        return "fenced"
+    return "configuration" if isinstance(error, ConfigurationError) else "postgres"
 
 
 def one_line(error: object) -> str:

@@ -99,6 +99,8 @@ class Session:
         position = self._position(identity, stored.lsn, stored.row, "streaming", stored.as_of_us)
         if self._stream is None:
             raise TransientError(f"slot {config.slot} went away")
+        self._status.last_lsn, self._status.as_of_us = stored.lsn, stored.as_of_us
+        self._status.held_keys = len(control.holding.keys)
         control.rest(self._stream, self._stop)
         if control.state.is_paused:
             return

@@ -61,8 +61,10 @@ class _HandedOver:
     lsn: int
     complete_lsn: int
     rows: int
+    bytes: int
     quarantined: int
     begun_at: float
+    as_of_us: int | None
 
 
 class Streaming:
@@ -244,8 +246,17 @@ class Streaming:
         self._sink.hand_over(self._stored)
         self._store_due = time.monotonic() + self._config.idle_position_seconds
         self._handed_over.append(
-            _HandedOver(lsn, self._progress.complete_lsn, self._rows, self._publisher.quarantined, self._begun_at)
+            _HandedOver(
+                lsn=lsn,
+                complete_lsn=self._progress.complete_lsn,
+                rows=self._rows,
+                bytes=self._bytes,
+                quarantined=self._publisher.quarantined,
+                begun_at=self._begun_at,
+                as_of_us=self._as_of_us,
+            )
         )
+        self._status.busy_since = self._status.busy_since or self._begun_at
         self._publisher.quarantined = self._rows = self._bytes = 0
 
     def _settle(self) -> None:
@@ -254,15 +265,19 @@ class Streaming:
         if committed == self._committed:
             return
         status = self._status
+        now = time.monotonic()
         while self._committed < committed:
             self._committed += 1
             done = self._handed_over.popleft()
             self._safe_lsn = done.complete_lsn
             status.rows += done.rows
+            status.bytes += done.bytes
             status.transactions += 1
             status.quarantined += done.quarantined
-            status.last_lsn = done.lsn
-        status.last_commit = time.monotonic()
+            status.last_lsn, status.as_of_us = done.lsn, done.as_of_us
+            status.commit_seconds.observe(now - done.begun_at)
+        status.held_keys = len(self._held)
+        status.last_commit = now
         status.busy_since = (
             self._handed_over[0].begun_at if self._handed_over else self._begun_at if self._rows else None
         )

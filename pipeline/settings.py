@@ -123,6 +123,21 @@ class Settings(BaseSettings):
     connector_transaction_bytes: int = Field(
         4 * 1024 * 1024, ge=1, description="Bytes after which a Kafka transaction closes."
     )
+    connector_later_rows: Literal["pass", "wait"] = Field(
+        "pass",
+        description="Whether later rows of a destination pass one that is in quarantine, or wait there behind it.",
+    )
+    connector_held_keys_max: int = Field(
+        1_000,
+        ge=1,
+        le=100_000,
+        description="Destinations held behind rows in quarantine; one more stops the connector.",
+    )
+    connector_safe_wal_warning_bytes: int = Field(
+        1024 * 1024 * 1024,
+        ge=0,
+        description="Warn when the slot is lost after less WAL than this; 0 warns only where it goes already.",
+    )
 
     # --- Delivery worker ----------------------------------------------------------------
     worker_id: str | None = Field(

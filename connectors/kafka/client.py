@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from connectors.errors import ConfigurationError, ConnectorError, TransientError, one_line
+from connectors.errors import ConfigurationError, ConnectorError, KafkaUnavailableError, one_line
 
 ADMIN_TIMEOUT_SECONDS: Final = 10.0
 WAIT_SECONDS: Final = 0.5
@@ -63,7 +63,7 @@ class ClientErrors:
             )
         causes = [cause for cause in (error, self._last) if cause is not None]
         texts = dict.fromkeys(one_line(cause.str()) for cause in causes)
-        return TransientError(f"Kafka did not {what}: {'; '.join(texts) or 'no answer'}")
+        return KafkaUnavailableError(f"Kafka did not {what}: {'; '.join(texts) or 'no answer'}")
 
 
 def kafka_error(exception: KafkaException) -> KafkaError:

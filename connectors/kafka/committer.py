@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from connectors.errors import ConnectorError, TransientError
+from connectors.errors import ConnectorError, KafkaUnavailableError
 from connectors.kafka.transactions import CALL_SECONDS, TransactionalProducer
 
 _LOOK_SECONDS: Final = 0.5
@@ -115,7 +115,7 @@ class Committer:
         except ConnectorError as error:
             self._settle(error)
         except Exception as error:
-            self._settle(TransientError(f"Kafka did not commit: {error!r}"))
+            self._settle(KafkaUnavailableError(f"Kafka did not commit: {error!r}"))
 
     def _next(self) -> TransactionalProducer | None:
         with self._changed:

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from connectors.errors import TransientError
+from connectors.errors import KafkaUnavailableError
 from connectors.kafka.client import ClientErrors, kafka_error
 from connectors.kafka.position import end_offset
 
@@ -76,7 +76,7 @@ class LogReader:
                 # Known by EOF, because what lies before the end may be markers of transactions.
                 elif error.code() == KafkaError._PARTITION_EOF and offset is not None and offset >= end:
                     return
-        raise TransientError(f"topic {self._topic} could not be read to its end (does a transaction hang?)")
+        raise KafkaUnavailableError(f"topic {self._topic} could not be read to its end (does a transaction hang?)")
 
     def poll(self, seconds: float = 0.0) -> list[Message]:
         """What has come since the last call, waiting so long for it. Raises TransientError or ConfigurationError."""

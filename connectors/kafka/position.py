@@ -16,7 +16,7 @@ import msgspec
 from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # public, but not declared so
 
-from connectors.errors import ConfigurationError, MissingTopicError, TransientError
+from connectors.errors import ConfigurationError, KafkaUnavailableError, MissingTopicError
 from connectors.kafka.client import (
     ADMIN_TIMEOUT_SECONDS,
     ClientErrors,
@@ -156,4 +156,4 @@ class _PositionReader:
                     raise self._errors.explain(f"give topic {self._topic}", error)
         finally:
             consumer.close()
-        raise TransientError(f"topic {self._topic} could not be read to its end (does a transaction hang?)")
+        raise KafkaUnavailableError(f"topic {self._topic} could not be read to its end (does a transaction hang?)")

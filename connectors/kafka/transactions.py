@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from connectors.errors import ConnectorError, TransientError
+from connectors.errors import ConnectorError, FencedError
 from connectors.kafka.client import ClientErrors, kafka_error
 from connectors.router import HeaderPair
 
@@ -155,5 +155,5 @@ class TransactionalProducer:
 
     def _failure(self, what: str, error: KafkaError | None) -> ConnectorError:
         if error is not None and error.code() in _FENCED:
-            return TransientError("another connector with the same transactional id took over")
+            return FencedError("another connector with the same transactional id took over")
         return self._errors.explain(what, self._errors.first_refused or error)

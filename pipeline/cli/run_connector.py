@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Iterator
 from typing import Final
 
 import structlog
 from prometheus_client import REGISTRY
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from connectors.config import ConnectorConfig
 from connectors.connector import Connector
 from connectors.errors import ConfigurationError, MissingPublicationError, MissingTopicError
 from connectors.router import ColumnValue, Header, JsonValue, Route
-from connectors.status import ConnectorStatus
 from connectors.stop import StopSignal
+from connectors.watch import Watch
+from pipeline.cli.connector_metrics import ConnectorMetrics
 from pipeline.cli.errors import CommandError
 from pipeline.cli.listening import listening, on_signal
 from pipeline.health import serve_health
@@ -73,6 +71,7 @@ def outbox_routes(settings: Settings) -> tuple[Route, ...]:
         id="message_id",
         time="created_at",
         snapshot_order=("outbox_id",),
+        later_rows_of_key=settings.connector_later_rows,
     )
     attempts = Route(
         namespace="outrider",
@@ -84,6 +83,7 @@ def outbox_routes(settings: Settings) -> tuple[Route, ...]:
         id="attempt_id",
         time="recorded_at",
         snapshot_order=("attempt_id",),
+        later_rows_of_key=settings.connector_later_rows,
     )
     return dispatch, attempts
 
@@ -101,29 +101,9 @@ def connector_config(settings: Settings) -> ConnectorConfig:
         control_topic=settings.name(CONTROL),
         transaction_rows=settings.connector_transaction_rows,
         transaction_bytes=settings.connector_transaction_bytes,
+        held_keys_max=settings.connector_held_keys_max,
+        safe_wal_warning_bytes=settings.connector_safe_wal_warning_bytes,
     )
-
-
-class ConnectorMetrics(Collector):
-    """The connector's status at the time of asking, in Prometheus' terms."""
-
-    def __init__(self, status: ConnectorStatus) -> None:
-        self._status = status
-
-    def collect(self) -> Iterator[Metric]:
-        status = self._status
-        counters = {
-            "outrider_connector_rows": ("Records committed to Kafka.", status.rows),
-            "outrider_connector_transactions": ("Kafka transactions committed.", status.transactions),
-            "outrider_connector_quarantined": ("Rows that went to the quarantine topic.", status.quarantined),
-            "outrider_connector_unrouted": ("Published changes that no route takes.", status.unrouted),
-            "outrider_connector_reconnects": ("Sessions that ended in a failure.", status.reconnects),
-        }
-        for name, (meaning, value) in counters.items():
-            yield CounterMetricFamily(name, meaning, value=value)
-        is_ready, _ = status.ready(time.monotonic())
-        yield GaugeMetricFamily("outrider_connector_ready", "1 while rows flow.", value=is_ready)
-        yield GaugeMetricFamily("outrider_connector_lsn", "Last stored position in the WAL.", value=status.last_lsn)
 
 
 def run_connector(settings: Settings) -> int:
@@ -145,7 +125,8 @@ async def _run(settings: Settings) -> int:
     """The connector has a thread of its own; this one answers the listener and the signals."""
     stop = StopSignal()
     on_signal(stop.set)
-    connector = Connector(connector_config(settings), stop)
+    config = connector_config(settings)
+    connector = Connector(config, stop)
     metrics = ConnectorMetrics(connector.status)
     REGISTRY.register(metrics)
 
@@ -154,9 +135,12 @@ async def _run(settings: Settings) -> int:
 
     try:
         async with listening("HEALTH", serve_health(settings.health_host, settings.health_port, ready)):
-            await asyncio.to_thread(connector.run)
+            with Watch(config, connector.status, stop):
+                try:
+                    await asyncio.to_thread(connector.run)
+                finally:
+                    stop.set()
     finally:
-        stop.set()
         REGISTRY.unregister(metrics)
     _log.info("stopped")
     return 0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
-from connectors.status import STALL_SECONDS, ConnectorStatus, State
+from connectors.status import BEHIND_SECONDS, STALL_SECONDS, ConnectorStatus, Outlook, State
 from connectors.stop import StopSignal
 
 
@@ -45,6 +46,28 @@ def test_a_new_state_forgets_the_transaction_of_the_last() -> None:
     status.busy_since = 50.0
     status.enter("streaming")
     assert status.ready(1_000.0) == (True, "streaming")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"postgres_answered_at": 89.0}, "stalled: PostgreSQL has not answered for 11 s"),
+        ({"kafka_answered_at": 89.0}, "stalled: Kafka has not answered for 11 s"),
+        ({"behind_since": 99.0 - BEHIND_SECONDS}, "stalled: nothing is published of new WAL for 26 s"),
+    ],
+)
+def test_what_the_watch_sees_is_a_stall(changes: dict[str, float], reason: str) -> None:
+    status = ConnectorStatus()
+    status.enter("streaming")
+    status.outlook = replace(Outlook(postgres_answered_at=95.0, kafka_answered_at=95.0, behind_since=90.0), **changes)  # type: ignore[arg-type]
+    assert status.ready(100.0) == (False, reason)
+
+
+def test_a_slot_in_danger_is_told_while_rows_flow() -> None:
+    status = ConnectorStatus()
+    status.enter("streaming")
+    status.outlook = Outlook(postgres_answered_at=95.0, kafka_answered_at=95.0, warning="the slot's WAL is unreserved")
+    assert status.ready(100.0) == (True, "streaming; the slot's WAL is unreserved")
 
 
 def test_a_stop_signal_wakes_who_waits_for_it() -> None:
