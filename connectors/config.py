@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connectors.route import Route
+from connectors.start_plan import Repair
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,8 +16,9 @@ class ConnectorConfig:
     security settings. Both may hold secrets, so neither is shown by repr.
 
     A Kafka transaction closes after ``transaction_rows`` rows, after ``transaction_bytes`` of source messages, or
-    as soon as nothing more has arrived. The broker gives it up after ``transaction_timeout_seconds``; the
-    transaction of the first snapshot may take ``snapshot_timeout_seconds`` (brokers allow 15 minutes by default).
+    as soon as nothing more has arrived. The broker gives it up after ``transaction_timeout_seconds``.
+    ``repair`` says whether a start that finds slot and position at odds makes them agree by itself. The
+    publication is looked at every ``publication_watch_seconds``.
     At most ``held_keys_max`` keys are held behind quarantined rows: rather than forget one, the connector stops. The watch warns
     when the slot is lost after less than ``safe_wal_warning_bytes`` more of WAL.
     """
@@ -33,7 +35,8 @@ class ConnectorConfig:
     transaction_rows: int = 2_000
     transaction_bytes: int = 4 * 1024 * 1024
     transaction_timeout_seconds: float = 60.0
-    snapshot_timeout_seconds: float = 900.0
+    repair: Repair = "automatic"
+    publication_watch_seconds: float = 5.0
     idle_position_seconds: float = 10.0
     backoff_max_seconds: float = 10.0
     held_keys_max: int = 1_000

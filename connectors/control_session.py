@@ -69,7 +69,7 @@ class ControlSession:
         self._look()
         return self._state.is_paused or bool(self._state.open_releases)
 
-    def rest(self, stream: ReplicationStream, stop: StopSignal) -> None:
+    def rest(self, stream: ReplicationStream | None, stop: StopSignal) -> None:
         """Return when the connector is not paused any more, or the stop signal is set.
 
         Nothing is read from the stream meanwhile and nothing confirmed, but it is kept alive. Raises TransientError
@@ -82,7 +82,8 @@ class ControlSession:
         self._status.enter("paused", why)
         _log.warning("paused", operator=pause.operator, reason=pause.reason, since=pause.at)
         while self._state.is_paused and not stop.wait(PAUSE_LOOK_SECONDS):
-            stream.busy_elsewhere()
+            if stream is not None:
+                stream.busy_elsewhere()
             self._look()
         if not self._state.is_paused:
             _log.info("resumed", operator=self._state.pause and self._state.pause.operator)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Literal, TypeAlias
 
 
@@ -20,9 +21,15 @@ class MissingTopicError(ConfigurationError):
 
 
 class MissingPublicationError(ConfigurationError):
-    def __init__(self, publication: str, what: str) -> None:
-        super().__init__(f"PostgreSQL publication {publication} {what}")
-        self.publication = publication
+    """``lack`` says what is missing of it; ``tables`` are the (schema, name) pairs that it should have."""
+
+    def __init__(self, publication: str, lack: str, tables: Iterable[tuple[str, str]]) -> None:
+        names = ", ".join(f"{schema}.{table}" for schema, table in tables)
+        self.what = f"PostgreSQL publication {publication} {lack}"
+        super().__init__(
+            f"{self.what}; one that fits is made by: create publication {publication} for table {names}"
+            " with (publish = 'insert', publish_via_partition_root = true)"
+        )
 
 
 class TransientError(ConnectorError):

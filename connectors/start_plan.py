@@ -1,89 +1,193 @@
 """How to start, decided from what PostgreSQL and Kafka remember. Pure.
 
-The slot knows what PostgreSQL may forget, the stored position knows what Kafka holds. They must tell one
-story: where they do not, rows could be lost or repeated without a sign, so the start is refused and the
-message says how to go on.
+The slot knows what PostgreSQL may forget, the stored position knows what Kafka holds. Where they tell one story,
+streaming goes on. Where they do not, rows could be missing from the topics; then the slot is made anew and exactly
+those rows are published that the tables hold and the topics do not (:mod:`connectors.catch_up`). What could only be
+guessed is refused.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final, Literal, TypeAlias
 
 from connectors.errors import ConfigurationError
 from connectors.kafka.position import Position
 from connectors.postgres.lsn import format_lsn
 from connectors.postgres.replication import ServerIdentity
 from connectors.postgres.slot import SlotState
+from connectors.postgres.timeline import is_in_history
+
+Repair: TypeAlias = Literal["automatic", "refuse"]
 
 
 class StartKind(Enum):
-    CREATE = "create"
-    """No slot yet: create it and publish the rows that its snapshot sees."""
-    RECREATE = "recreate"
-    """A first start was cut off before its snapshot was published: drop the slot and create it again."""
     RESUME = "resume"
     """Stream from the stored position."""
+    CATCH_UP = "catch up"
+    """Make the slot anew, publish by id what is missing, then stream."""
+    REFUSE = "refuse"
+    """Do nothing: somebody has to decide."""
+
+
+class StartCase(Enum):
+    """What was found. The value is its name in logs and in the plan."""
+
+    FIRST_START = "first start"
+    AGREED = "slot and position agree"
+    FAILED_OVER = "failed over with the slot"
+    UNFINISHED = "catching up was cut off"
+    SLOT_MISSING = "slot missing"
+    SLOT_AHEAD = "slot ahead of the position"
+    SLOT_INVALIDATED = "slot invalidated"
+    POSITION_MISSING = "position missing"
+    HISTORY_LOST = "commits lost by the server"
+    PUBLICATION_REMADE = "publication made anew"
+    OTHER_SYSTEM = "another system"
+    LEFT_BEHIND = "server left behind"
+    FOREIGN_SLOT = "slot of another plugin or database"
+
+
+# Of these a policy may say that a person has to look first.
+_REPAIRS: Final = frozenset(
+    {
+        StartCase.SLOT_MISSING,
+        StartCase.SLOT_AHEAD,
+        StartCase.SLOT_INVALIDATED,
+        StartCase.POSITION_MISSING,
+        StartCase.HISTORY_LOST,
+        StartCase.PUBLICATION_REMADE,
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StartFacts:
+    """What is known before anything is changed. ``publication`` is its fingerprint, see Publication."""
+
+    slot_name: str
+    server: ServerIdentity
+    slot: SlotState | None
+    position: Position | None
+    publication: str
 
 
 @dataclass(frozen=True, slots=True)
 class StartPlan:
+    """``why`` is one sentence without a full stop; ``drops_slot`` says that the slot there is must go first."""
+
     kind: StartKind
+    case: StartCase
     why: str
+    drops_slot: bool = False
 
 
-def plan_start(slot: str, identity: ServerIdentity, state: SlotState | None, position: Position | None) -> StartPlan:
-    """What to do at start. Raises ConfigurationError where no start keeps the promise."""
-    again = _how_to_publish_again(slot)
+class RefusedStartError(ConfigurationError):
+    """The plan is to refuse; who knows the commands that would help adds them by ``plan.case``."""
+
+    def __init__(self, plan: StartPlan) -> None:
+        super().__init__(f"{plan.case.value}: {plan.why}")
+        self.plan = plan
+
+
+def plan_start(facts: StartFacts, repair: Repair) -> StartPlan:
+    """What to do at start. With ``repair`` "refuse" only a first start and its rest publish by id."""
+    position = facts.position
+    foreign = foreign_slot(facts)
+    if foreign is not None:
+        return foreign
     if position is None:
-        if state is None:
-            return StartPlan(StartKind.CREATE, "neither a slot nor a position is there")
-        raise ConfigurationError(
-            f"slot {slot} exists, but Kafka holds no position of it, so what is published is not known."
-            f" If nothing is, drop the slot and start again: select pg_drop_replication_slot('{slot}')"
+        plan = _without_position(facts)
+    else:
+        plan = _untrusted_position(facts, position) or _broken(facts, position) or _resume(facts, position)
+    if plan.case in _REPAIRS and repair == "refuse":
+        return StartPlan(StartKind.REFUSE, plan.case, plan.why)
+    return plan
+
+
+def foreign_slot(facts: StartFacts) -> StartPlan | None:
+    """The refusal of a slot that is not ours to read or to drop."""
+    slot = facts.slot
+    if slot is None or (slot.plugin == "pgoutput" and slot.database == facts.server.database):
+        return None
+    what = "is physical" if slot.plugin is None else f"belongs to plugin {slot.plugin} in database {slot.database}"
+    why = f"slot {facts.slot_name} {what}: configure another slot name"
+    return StartPlan(StartKind.REFUSE, StartCase.FOREIGN_SLOT, why)
+
+
+def _without_position(facts: StartFacts) -> StartPlan:
+    if facts.slot is None:
+        return _catch_up(facts, StartCase.FIRST_START, "neither a slot nor a position is there")
+    why = f"slot {facts.slot_name} is there, but Kafka holds no position of it"
+    return _catch_up(facts, StartCase.POSITION_MISSING, why)
+
+
+def _untrusted_position(facts: StartFacts, position: Position) -> StartPlan | None:
+    """The refusal of a position that says nothing about this server, or that this server is too old for."""
+    server = facts.server
+    if position.system_id != server.system_id:
+        why = (
+            f"the position in Kafka is of PostgreSQL system {position.system_id}, this server is {server.system_id}:"
+            " it says nothing about the rows here"
         )
-    if position.system_id != identity.system_id:
-        raise ConfigurationError(
-            f"the position in Kafka is of PostgreSQL system {position.system_id}, this is {identity.system_id}:"
-            f" another server. {again}"
+        return StartPlan(StartKind.REFUSE, StartCase.OTHER_SYSTEM, why)
+    if position.timeline > server.timeline:
+        why = (
+            f"the server is on timeline {server.timeline}, the position on {position.timeline}: a failover left this"
+            " server behind, connect to the current primary"
         )
-    if position.phase == "snapshot":
-        kind = StartKind.CREATE if state is None else StartKind.RECREATE
-        return StartPlan(kind, "the first snapshot was not published to its end")
+        return StartPlan(StartKind.REFUSE, StartCase.LEFT_BEHIND, why)
+    return None
+
+
+def _broken(facts: StartFacts, position: Position) -> StartPlan | None:
+    """Catching up, where rows could be missing between what is published and what the slot would send."""
+    slot, server = facts.slot, facts.server
     at = format_lsn(position.lsn)
-    if state is None:
-        raise ConfigurationError(
-            f"slot {slot} is gone although rows up to {at} are published: what was committed since cannot be"
-            f" streamed. To publish every row that the tables still hold once more, configure another slot name"
+    if position.phase == "snapshot":
+        # Begun under whatever policy there was then: half of it published is no state to stay in.
+        case, why = StartCase.UNFINISHED, "rows that were missing are not published to their end"
+    elif not is_in_history(
+        position.lsn,
+        position.timeline,
+        server_timeline=server.timeline,
+        server_lsn=server.wal_end_lsn,
+        switches=server.switches,
+    ):
+        case = StartCase.HISTORY_LOST
+        why = (
+            f"rows up to {at} on timeline {position.timeline} are published, but the server's history does not reach"
+            f" that far (timeline {server.timeline}, WAL ends at {format_lsn(server.wal_end_lsn)}): a failover, a"
+            " restore or a crash lost commits that readers of the topics have seen"
         )
-    if position.timeline > identity.timeline:
-        raise ConfigurationError(
-            f"the server is on timeline {identity.timeline}, the position on {position.timeline}: this server was"
-            f" left behind by a failover; connect to the current primary"
+    elif slot is None:
+        case, why = StartCase.SLOT_MISSING, f"slot {facts.slot_name} is gone, rows up to {at} are published"
+    elif slot.is_lost:
+        reason = slot.lost_because or "its WAL is gone"
+        case = StartCase.SLOT_INVALIDATED
+        why = f"slot {facts.slot_name} was invalidated ({reason}), rows up to {at} are published"
+    elif slot.confirmed_lsn > position.lsn:
+        case = StartCase.SLOT_AHEAD
+        why = (
+            f"slot {facts.slot_name} begins at {format_lsn(slot.confirmed_lsn)}, beyond the published {at}: it was"
+            " made anew, moved, or read by somebody else"
         )
-    if state.confirmed_lsn > position.lsn:
-        raise ConfigurationError(
-            f"slot {slot} begins at {format_lsn(state.confirmed_lsn)}, behind the published {at}: it was made anew or"
-            f" read by somebody else, and rows between may be missing. {again}"
-        )
-    return StartPlan(StartKind.RESUME, f"rows up to {at} are published")
+    elif position.publication not in (None, facts.publication):
+        case = StartCase.PUBLICATION_REMADE
+        why = "the publication was made or changed since: rows written meanwhile may not be in the stream"
+    else:
+        return None
+    return _catch_up(facts, case, why)
 
 
-def check_slot(slot: str, identity: ServerIdentity, state: SlotState) -> None:
-    """Raises ConfigurationError for a slot that cannot be streamed from, before anything is tried with it."""
-    if state.plugin != "pgoutput" or state.database != identity.database:
-        raise ConfigurationError(
-            f"slot {slot} belongs to plugin {state.plugin} in database {state.database}: configure another slot name"
-        )
-    if state.wal_status == "lost":
-        raise ConfigurationError(
-            f"slot {slot} was invalidated (max_slot_wal_keep_size): its WAL is gone, rows may be missing."
-            f" {_how_to_publish_again(slot)}"
-        )
+def _resume(facts: StartFacts, position: Position) -> StartPlan:
+    at = format_lsn(position.lsn)
+    if position.timeline != facts.server.timeline:
+        why = f"rows up to {at} are published, and timeline {facts.server.timeline} goes on from there"
+        return StartPlan(StartKind.RESUME, StartCase.FAILED_OVER, why)
+    return StartPlan(StartKind.RESUME, StartCase.AGREED, f"rows up to {at} are published")
 
 
-def _how_to_publish_again(slot: str) -> str:
-    return (
-        "To publish every row that the tables still hold once more, configure another slot name"
-        f" and drop this slot: select pg_drop_replication_slot('{slot}')"
-    )
+def _catch_up(facts: StartFacts, case: StartCase, why: str) -> StartPlan:
+    return StartPlan(StartKind.CATCH_UP, case, why, drops_slot=facts.slot is not None)

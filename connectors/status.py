@@ -11,7 +11,7 @@ from connectors.errors import Cause
 from connectors.histogram import Histogram
 from connectors.postgres.standing import SlotStanding, Unpublished
 
-State = Literal["starting", "waiting for slot", "snapshot", "paused", "streaming", "reconnecting", "stopped"]
+State = Literal["starting", "waiting for slot", "catching up", "paused", "streaming", "reconnecting", "stopped"]
 
 STALL_SECONDS: Final = 10.0
 # Longer than an idle connector takes to store that it has passed WAL without rows.

@@ -30,6 +30,7 @@ from connectors.postgres.pgoutput import (
 )
 from connectors.postgres.replication import CONFIRM_INTERVAL_SECONDS, ReplicationStream
 from connectors.progress import Progress
+from connectors.publication_watch import PublicationWatch
 from connectors.publisher import Publisher
 from connectors.router import BoundRoute, Router
 from connectors.status import ConnectorStatus
@@ -86,6 +87,7 @@ class Streaming:
         sink: TransactionalSink,
         position: Position,
         control: ControlSession,
+        watch: PublicationWatch,
     ) -> None:
         self._config = config
         self._router = router
@@ -96,6 +98,7 @@ class Streaming:
         self._stored = position
         self._progress = Progress(position.lsn, position.row)
         self._control = control
+        self._watch = watch
         self._publisher = Publisher(sink, config.quarantine_topic, control.holding)
         # Bound by the first row that is to be published: rows that are only skipped may have a shape that
         # the configuration does not know any more.
@@ -149,8 +152,8 @@ class Streaming:
                 self._store_position_if_due()
 
     def _is_over(self) -> bool:
-        """Whether to finish: because of the stop signal, or because an operator wants something else."""
-        return self._stop.is_set() or self._control.wants_otherwise()
+        """Whether to finish: because of the stop signal, or because the next session is to find out how to go on."""
+        return self._stop.is_set() or self._watch.has_changed or self._control.wants_otherwise()
 
     def _on_insert(self, data: bytes) -> None:
         """An inserted row that is not published yet: nearly all of the traffic."""

@@ -117,6 +117,10 @@ class Settings(BaseSettings):
     connector_publication: str = Field(
         "outrider", pattern=r"^[a-z0-9_]{1,63}$", description="Publication with the outbox tables."
     )
+    connector_repair: Literal["automatic", "refuse"] = Field(
+        "automatic",
+        description="What a start does that finds slot and topics at odds: publish by id what is missing, or refuse.",
+    )
     connector_transaction_rows: int = Field(
         2_000, ge=1, le=100_000, description="Rows after which a Kafka transaction closes."
     )

@@ -30,10 +30,12 @@ _POLL_SECONDS: Final = 0.5
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """See the module. ``phase`` is "snapshot" while rows older than the slot are being published.
+    """See the module. ``phase`` is "snapshot" while rows are being published that the stream does not bring.
 
     ``as_of_us`` is a time by the database's clock, in microseconds since 2000: when the last transaction that is
-    published whole was committed, or when the server said later that it has sent all that it has.
+    published whole was committed, or when the server said later that it has sent all that it has; a position of
+    phase "snapshot" carries on that of the streaming position before it. ``publication`` is the fingerprint of what
+    is streamed from.
     """
 
     system_id: str
@@ -44,6 +46,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     row: int
     phase: Literal["snapshot", "streaming"] = "streaming"
     as_of_us: int | None = None
+    publication: str | None = None
 
 
 def position_key(database: str, slot: str) -> bytes:
@@ -68,7 +71,7 @@ def read_position(
     deadline_seconds: float,
     while_waiting: Callable[[], None],
 ) -> Position | None:
-    """The last committed position under ``key``, or None where there never was one.
+    """The last committed position under ``key``, or None where there is none, or none any more.
 
     Call it after the producer was fenced, so that no transaction of an older connector can still end.
     Raises MissingTopicError, ConfigurationError for a value that is no position, or TransientError where the

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +30,7 @@ from connectors.postgres.framing import (
 )
 from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.postgres.patience import ANSWER_SECONDS_MAX, PatientConnection
+from connectors.postgres.timeline import parse_history
 
 CONNECT_TIMEOUT_SECONDS: Final = 10
 STATUS_INTERVAL_SECONDS: Final = 3.0
@@ -38,6 +39,7 @@ SILENCE_MAX_SECONDS: Final = 30.0
 SEND_MAX_SECONDS: Final = 30.0
 FINISH_SECONDS: Final = 2.0
 QUERY_WAIT_SECONDS: Final = 0.5
+FAILOVER_SLOTS_VERSION: Final = 170_000
 
 # The text form of values is read back, so it must not depend on the server's or the role's settings.
 _SESSION_OPTIONS = (
@@ -51,11 +53,17 @@ _LOGIN_REFUSED = ("28000", "28P01", "3D000", "42501")
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """Which cluster, history and database a connection reaches."""
+    """Which cluster, history and database a connection reaches.
+
+    ``wal_end_lsn`` is the end of the WAL that is safe on disk; ``switches`` tells where each timeline before this one
+    was left, see :mod:`connectors.postgres.timeline`.
+    """
 
     system_id: str
     timeline: int
     database: str
+    wal_end_lsn: int
+    switches: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +118,35 @@ class ReplicationConnection:
         row = self.connection.execute("IDENTIFY_SYSTEM").fetchone()
         if row is None:
             raise TransientError("PostgreSQL did not answer IDENTIFY_SYSTEM")
-        return ServerIdentity(system_id=str(row[0]), timeline=int(row[1]), database=str(row[3]))
+        timeline = int(row[1])
+        return ServerIdentity(
+            system_id=str(row[0]),
+            timeline=timeline,
+            database=str(row[3]),
+            wal_end_lsn=parse_lsn(str(row[2])),
+            switches=self._switches(timeline),
+        )
+
+    def _switches(self, timeline: int) -> dict[int, int]:
+        if timeline == 1:
+            return {}
+        try:
+            row = self.connection.execute(sql.SQL("TIMELINE_HISTORY {}").format(sql.Literal(timeline))).fetchone()
+        except psycopg.errors.UndefinedFile:
+            # Somebody tidied up: then nothing says that an older position is still part of this history.
+            return {}
+        content = b"" if row is None else row[1]
+        return parse_history(content if isinstance(content, str) else bytes(content).decode(errors="replace"))
 
     def create_slot(self, slot: str, while_waiting: Callable[[], None]) -> CreatedSlot:
         """Create a logical slot; its snapshot can be imported until the next command here.
 
-        PostgreSQL answers once every transaction that is open now has ended, however long that takes.
+        Where the server can copy slots to its standbys, this one takes part. PostgreSQL answers once every
+        transaction that is open now has ended, however long that takes.
         """
-        command = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput (SNAPSHOT 'export')").format(
-            sql.Identifier(slot)
+        failover = ", FAILOVER true" if self.connection.info.server_version >= FAILOVER_SLOTS_VERSION else ""
+        command = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput (SNAPSHOT 'export'{})").format(
+            sql.Identifier(slot), sql.SQL(failover)
         )
         result = self._query(command.as_bytes(self.connection), while_waiting)
         if result.status != ExecStatus.TUPLES_OK:
@@ -144,11 +172,13 @@ class ReplicationConnection:
             pass
         return result
 
-    def drop_slot(self, slot: str) -> None:
-        try:
-            self.connection.execute(sql.SQL("DROP_REPLICATION_SLOT {}").format(sql.Identifier(slot)))
-        except psycopg.errors.ObjectInUse as error:
-            raise SlotActiveError(one_line(error)) from None
+    def drop_slot(self, slot: str, while_waiting: Callable[[], None]) -> None:
+        """Drop it, or find that it is gone. A connection that reads it is waited for."""
+        command = sql.SQL("DROP_REPLICATION_SLOT {} WAIT").format(sql.Identifier(slot))
+        result = self._query(command.as_bytes(self.connection), while_waiting)
+        sqlstate, message = _sqlstate_and_message(result)
+        if result.status != ExecStatus.COMMAND_OK and sqlstate != "42704":
+            raise TransientError(f"slot {slot} could not be dropped: {message}")
 
     def start(self, slot: str, publication: str, *, from_lsn: int, binary: bool) -> ReplicationStream:
         """Begin to stream; this object must not be used afterwards.
@@ -218,8 +248,6 @@ def _start_error(slot: str, result: PGresult) -> Exception:
     sqlstate, message = _sqlstate_and_message(result)
     if sqlstate == "55006":
         return SlotActiveError(message)
-    if sqlstate == "55000":
-        return ConfigurationError(f"slot {slot} cannot be streamed from: {message}")
     if sqlstate == "42501":
         return ConfigurationError(f"the role may not stream ({message}): alter role ... replication")
     return TransientError(f"PostgreSQL does not stream from slot {slot}: {message}")

@@ -23,7 +23,9 @@ def parse_history(content: str) -> dict[int, int]:
     return switches
 
 
-def is_in_history(lsn: int, timeline: int, *, server_timeline: int, server_lsn: int, switches: Mapping[int, int]) -> bool:
+def is_in_history(
+    lsn: int, timeline: int, *, server_timeline: int, server_lsn: int, switches: Mapping[int, int]
+) -> bool:
     """Whether the server's WAL holds what ``lsn`` meant on ``timeline``.
 
     It does not after a failover to a server that lacked the last commits, and not after a crash or a restore that

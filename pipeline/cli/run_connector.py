@@ -14,9 +14,11 @@ from connectors.config import ConnectorConfig
 from connectors.connector import Connector
 from connectors.errors import ConfigurationError, MissingPublicationError, MissingTopicError
 from connectors.router import ColumnValue, Header, JsonValue, Route
+from connectors.start_plan import RefusedStartError
 from connectors.stop import StopSignal
 from connectors.watch import Watch
 from pipeline.cli.connector_metrics import ConnectorMetrics
+from pipeline.cli.connector_refusals import how_to_go_on
 from pipeline.cli.errors import CommandError
 from pipeline.cli.listening import listening, on_signal
 from pipeline.health import serve_health
@@ -99,6 +101,7 @@ def connector_config(settings: Settings) -> ConnectorConfig:
         positions_topic=settings.name(POSITIONS),
         quarantine_topic=settings.name(QUARANTINE),
         control_topic=settings.name(CONTROL),
+        repair=settings.connector_repair,
         transaction_rows=settings.connector_transaction_rows,
         transaction_bytes=settings.connector_transaction_bytes,
         held_keys_max=settings.connector_held_keys_max,
@@ -116,7 +119,9 @@ def run_connector(settings: Settings) -> int:
     except MissingTopicError as error:
         raise CommandError(f"{error.topic} does not exist in Kafka: run outrider topics apply") from None
     except MissingPublicationError as error:
-        raise CommandError(f"{error}: run outrider migrate up") from None
+        raise CommandError(f"{error.what}: run outrider migrate up") from None
+    except RefusedStartError as error:
+        raise CommandError(f"{error}. {how_to_go_on(error.plan)}") from None
     except ConfigurationError as error:
         raise CommandError(str(error)) from None
 

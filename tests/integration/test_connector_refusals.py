@@ -11,7 +11,13 @@ from psycopg.conninfo import make_conninfo
 from connectors.errors import SlotActiveError
 from connectors.postgres.turn import take_turn
 from tests.fixtures.components import StartComponent
-from tests.support.connector_world import ConnectorWorld, insert_dispatches, wait_until, world_of
+from tests.support.connector_world import (
+    ConnectorWorld,
+    assert_exactly_once_in_order,
+    insert_dispatches,
+    wait_until,
+    world_of,
+)
 
 EXIT_SECONDS = 60.0
 
@@ -66,7 +72,7 @@ def test_a_role_without_replication_is_named(
     assert "replication" in refusal(component, postgres_dsn=role_dsns["worker"]).lower()
 
 
-def test_a_lost_slot_is_not_replaced_silently(
+def test_slot_and_position_at_odds_are_refused_with_the_command_that_mends_them_where_the_policy_says_so(
     world: ConnectorWorld, component: StartComponent, connection: psycopg.Connection
 ) -> None:
     world.create_topics()
@@ -75,25 +81,13 @@ def test_a_lost_slot_is_not_replaced_silently(
         world.read_when("dispatch", 10)
     connection.execute("select pg_drop_replication_slot(%s)", [world.config.slot])
     insert_dispatches(connection, 10)
-    assert "is gone although rows up to" in refusal(component)
-    # Somebody makes a slot of that name anew: the rows between are not in it.
-    connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", [world.config.slot])
-    assert "was made anew or read by somebody else" in refusal(component)
+    line = refusal(component, connector_repair="refuse")
+    assert "slot missing: slot" in line
+    assert "OUTRIDER_CONNECTOR_REPAIR=automatic outrider run connector" in line
     assert len(world.read("dispatch")) == 10
-
-
-def test_a_slot_without_a_position_is_not_trusted(
-    world: ConnectorWorld, component: StartComponent, connection: psycopg.Connection
-) -> None:
-    world.create_topics()
-    connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", [world.config.slot])
-    line = refusal(component)
-    assert "Kafka holds no position of it" in line
-    # What the line says is what helps.
-    assert "select pg_drop_replication_slot(" in line
-    connection.execute("select pg_drop_replication_slot(%s)", [world.config.slot])
-    with world.connector() as connector:
-        world.streaming(connector)
+    # What the line says is what helps, under the component's own role too.
+    component("connector", connector_repair="automatic")
+    assert_exactly_once_in_order(world, connection)
 
 
 def test_services_that_are_not_up_yet_are_waited_for(world: ConnectorWorld, component: StartComponent) -> None:

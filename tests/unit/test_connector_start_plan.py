@@ -1,78 +1,117 @@
-"""How a start is decided, or refused with what to do about it."""
+"""How a start is decided: resumed, caught up by ids, or refused."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
-from connectors.errors import ConfigurationError
 from connectors.kafka.position import Position
 from connectors.postgres.replication import ServerIdentity
 from connectors.postgres.slot import SlotState
-from connectors.start_plan import StartKind, check_slot, plan_start
+from connectors.start_plan import RefusedStartError, Repair, StartCase, StartFacts, StartKind, plan_start
 
-IDENTITY = ServerIdentity(system_id="77", timeline=2, database="shop")
+SERVER = ServerIdentity(system_id="77", timeline=3, database="shop", wal_end_lsn=0x9000, switches={1: 0x500, 2: 0x900})
 SLOT = SlotState(plugin="pgoutput", database="shop", confirmed_lsn=0x1000, wal_status="reserved")
-POSITION = Position(system_id="77", timeline=2, database="shop", slot="s", lsn=0x1000, row=0)
+POSITION = Position(system_id="77", timeline=3, database="shop", slot="s", lsn=0x1000, row=0, publication="1.1")
+FACTS = StartFacts(slot_name="s", server=SERVER, slot=SLOT, position=POSITION, publication="1.1")
 
 
 def slot(**changes: Any) -> SlotState:
-    values = {name: getattr(SLOT, name) for name in ("plugin", "database", "confirmed_lsn", "wal_status")}
-    return SlotState(**values | changes)
+    return replace(SLOT, **changes)
 
 
 def position(**changes: Any) -> Position:
     return msgspec.structs.replace(POSITION, **changes)
 
 
-@pytest.mark.parametrize(
-    ("state", "stored", "expected"),
-    [
-        (None, None, StartKind.CREATE),
-        (None, position(phase="snapshot", lsn=0), StartKind.CREATE),
-        (SLOT, position(phase="snapshot", lsn=0), StartKind.RECREATE),
-        (SLOT, POSITION, StartKind.RESUME),
-        (SLOT, position(lsn=0x2000, row=5), StartKind.RESUME),
-        # After a failover with the slot, history goes on.
-        (SLOT, position(timeline=1), StartKind.RESUME),
-    ],
-)
-def test_what_fits_together_is_planned(state: SlotState | None, stored: Position | None, expected: StartKind) -> None:
-    assert plan_start("s", IDENTITY, state, stored).kind is expected
+def facts(**changes: Any) -> StartFacts:
+    return replace(FACTS, **changes)
 
 
+@pytest.mark.parametrize("repair", get_args(Repair))
 @pytest.mark.parametrize(
-    ("state", "stored", "reason"),
+    ("found", "case"),
     [
-        (SLOT, None, "Kafka holds no position of it"),
-        (None, POSITION, "slot s is gone although rows up to 0/1000 are published"),
-        (slot(confirmed_lsn=0x1001), POSITION, "slot s begins at 0/1001, behind the published 0/1000"),
-        (SLOT, position(system_id="78"), "PostgreSQL system 78, this is 77"),
-        (SLOT, position(timeline=3), "left behind by a failover"),
+        (facts(), StartCase.AGREED),
+        (facts(position=position(lsn=0x2000, row=5)), StartCase.AGREED),  # the slot is behind, and is skipped over
+        (facts(slot=slot(wal_status="unreserved")), StartCase.AGREED),
+        (facts(position=position(publication=None)), StartCase.AGREED),  # stored before fingerprints were
+        (facts(slot=slot(confirmed_lsn=0x800), position=position(timeline=2, lsn=0x900)), StartCase.FAILED_OVER),
+        (facts(slot=slot(confirmed_lsn=0x400), position=position(timeline=1, lsn=0x500)), StartCase.FAILED_OVER),
     ],
 )
-def test_what_could_lose_or_repeat_rows_is_refused(
-    state: SlotState | None, stored: Position | None, reason: str
+def test_what_tells_one_story_is_resumed(found: StartFacts, case: StartCase, repair: Repair) -> None:
+    plan = plan_start(found, repair)
+    assert (plan.kind, plan.case, plan.drops_slot) == (StartKind.RESUME, case, False)
+
+
+@pytest.mark.parametrize("repair", get_args(Repair))
+@pytest.mark.parametrize(
+    ("found", "case", "drops_slot"),
+    [
+        (facts(slot=None, position=None), StartCase.FIRST_START, False),
+        (facts(slot=None, position=position(phase="snapshot", lsn=0)), StartCase.UNFINISHED, False),
+        (facts(position=position(phase="snapshot", lsn=0)), StartCase.UNFINISHED, True),
+    ],
+)
+def test_a_first_start_and_the_rest_of_one_catch_up_under_any_policy(
+    found: StartFacts, case: StartCase, drops_slot: bool, repair: Repair
 ) -> None:
-    with pytest.raises(ConfigurationError, match=reason):
-        plan_start("s", IDENTITY, state, stored)
-
-
-def test_a_slot_as_it_should_be_may_be_streamed_from() -> None:
-    check_slot("s", IDENTITY, SLOT)
-    check_slot("s", IDENTITY, slot(wal_status="extended"))
+    plan = plan_start(found, repair)
+    assert (plan.kind, plan.case, plan.drops_slot) == (StartKind.CATCH_UP, case, drops_slot)
 
 
 @pytest.mark.parametrize(
-    ("state", "reason"),
+    ("found", "case", "drops_slot", "why"),
     [
-        (slot(wal_status="lost"), "was invalidated"),
-        (slot(plugin="wal2json"), "belongs to plugin wal2json"),
-        (slot(database="other"), "in database other"),
+        (facts(position=None), StartCase.POSITION_MISSING, True, "Kafka holds no position"),
+        (facts(slot=None), StartCase.SLOT_MISSING, False, "slot s is gone, rows up to 0/1000"),
+        (facts(slot=slot(wal_status="lost")), StartCase.SLOT_INVALIDATED, True, "its WAL is gone"),
+        (
+            facts(slot=slot(wal_status="lost", lost_because="wal_removed")),
+            StartCase.SLOT_INVALIDATED,
+            True,
+            r"was invalidated \(wal_removed\)",
+        ),
+        (facts(slot=slot(confirmed_lsn=0x1001)), StartCase.SLOT_AHEAD, True, "begins at 0/1001, beyond"),
+        (facts(publication="1.2"), StartCase.PUBLICATION_REMADE, True, "may not be in the stream"),
+        (facts(position=position(lsn=0x9001)), StartCase.HISTORY_LOST, True, "WAL ends at 0/9000"),
+        (facts(position=position(timeline=2, lsn=0x901)), StartCase.HISTORY_LOST, True, "lost commits"),
+        (facts(slot=None, position=position(timeline=2, lsn=0x901)), StartCase.HISTORY_LOST, False, "lost commits"),
+        (facts(slot=None, position=position(timeline=2, lsn=0x900)), StartCase.SLOT_MISSING, False, "is gone"),
     ],
 )
-def test_a_slot_that_cannot_be_streamed_from_is_refused(state: SlotState, reason: str) -> None:
-    with pytest.raises(ConfigurationError, match=reason):
-        check_slot("s", IDENTITY, state)
+def test_what_may_miss_rows_is_caught_up_or_refused_by_policy(
+    found: StartFacts, case: StartCase, drops_slot: bool, why: str
+) -> None:
+    plan = plan_start(found, "automatic")
+    assert (plan.kind, plan.case, plan.drops_slot) == (StartKind.CATCH_UP, case, drops_slot)
+    refused = plan_start(found, "refuse")
+    assert (refused.kind, refused.case, refused.why) == (StartKind.REFUSE, case, plan.why)
+    assert not refused.drops_slot
+    with pytest.raises(RefusedStartError, match=f"^{case.value}: .*{why}"):
+        raise RefusedStartError(refused)
+
+
+@pytest.mark.parametrize("repair", get_args(Repair))
+@pytest.mark.parametrize(
+    ("found", "case", "why"),
+    [
+        (facts(position=position(system_id="78")), StartCase.OTHER_SYSTEM, "PostgreSQL system 78, this server is 77"),
+        (facts(position=position(system_id="78", phase="snapshot")), StartCase.OTHER_SYSTEM, "says nothing"),
+        (facts(slot=None, position=position(system_id="78")), StartCase.OTHER_SYSTEM, "says nothing"),
+        (facts(position=position(timeline=4)), StartCase.LEFT_BEHIND, "connect to the current primary"),
+        (facts(slot=slot(plugin="wal2json")), StartCase.FOREIGN_SLOT, "belongs to plugin wal2json"),
+        (facts(slot=slot(database="other"), position=None), StartCase.FOREIGN_SLOT, "in database other"),
+        (facts(slot=slot(plugin=None, database=None)), StartCase.FOREIGN_SLOT, "is physical"),
+    ],
+)
+def test_what_could_only_be_guessed_is_refused_under_any_policy(
+    found: StartFacts, case: StartCase, why: str, repair: Repair
+) -> None:
+    plan = plan_start(found, repair)
+    assert (plan.kind, plan.case, plan.drops_slot) == (StartKind.REFUSE, case, False)
+    assert why in plan.why

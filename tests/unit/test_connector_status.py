@@ -12,7 +12,7 @@ from connectors.stop import StopSignal
 
 
 def test_only_a_streaming_connector_is_ready() -> None:
-    states: tuple[State, ...] = ("starting", "waiting for slot", "snapshot", "reconnecting", "stopped")
+    states: tuple[State, ...] = ("starting", "waiting for slot", "catching up", "reconnecting", "stopped")
     for state in states:
         status = ConnectorStatus()
         status.enter(state, "a reason")

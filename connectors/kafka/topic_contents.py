@@ -1,0 +1,180 @@
+"""What a topic holds, and what it may have dropped: its extent, and its committed records to its present end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not declared so
+    AdminClient,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+)
+
+from connectors.errors import MissingTopicError, TransientError
+from connectors.kafka.client import ADMIN_TIMEOUT_SECONDS, ClientErrors, admin_result, kafka_error
+
+# A topic that gives nothing more for so long, short of its end, hangs behind a transaction that nobody ends.
+PROGRESS_SECONDS: Final = 60.0
+BATCH_RECORDS: Final = 1_000
+POLL_SECONDS: Final = 0.5
+QUEUED_KIB: Final = 16 * 1024
+FETCH_BYTES: Final = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TopicExtent:
+    """``starts`` and ``ends`` are offsets by partition: of the first record that is left, and past the last one, those
+    of open transactions included. ``retention_ms`` is None where age alone drops nothing.
+    """
+
+    topic: str
+    starts: Mapping[int, int]
+    ends: Mapping[int, int]
+    retention_ms: int | None
+    drops_by_size: bool
+    is_compacted: bool
+
+    @property
+    def is_untouched(self) -> bool:
+        """Nothing was ever written, or tried."""
+        return not any(self.ends.values())
+
+    @property
+    def has_dropped(self) -> bool:
+        """Records that were there are not any more."""
+        return any(self.starts.values())
+
+
+def topic_extents(
+    kafka: Mapping[str, Any], topics: Iterable[str], while_waiting: Callable[[], None]
+) -> dict[str, TopicExtent]:
+    """Raises MissingTopicError for one that does not exist, TransientError where Kafka does not answer,
+    ConfigurationError where it refuses to.
+    """
+    errors = ClientErrors()
+    admin = AdminClient(errors.configure(kafka))
+    names = sorted(set(topics))
+
+    def result(future: Any, topic: str, what: str) -> Any:
+        try:
+            return admin_result(future, while_waiting)
+        except KafkaException as exception:
+            error = kafka_error(exception)
+            if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise MissingTopicError(topic) from None
+            admin.poll(0)
+            raise errors.explain(f"{what} topic {topic}", error) from None
+        except TimeoutError:
+            raise errors.explain(f"{what} topic {topic}", None) from None
+
+    resources = {topic: ConfigResource(ResourceType.TOPIC, topic) for topic in names}
+    described = admin.describe_configs(list(resources.values()), request_timeout=ADMIN_TIMEOUT_SECONDS)
+    configs = {topic: result(described[resource], topic, "describe") for topic, resource in resources.items()}
+    metadata = admin.list_topics(timeout=ADMIN_TIMEOUT_SECONDS).topics
+    partitions = {topic: sorted(metadata[topic].partitions) if topic in metadata else [] for topic in names}
+
+    def offsets(spec: OffsetSpec) -> dict[str, dict[int, int]]:
+        asked = {TopicPartition(topic, number): spec for topic in names for number in partitions[topic]}
+        futures = admin.list_offsets(
+            asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=ADMIN_TIMEOUT_SECONDS
+        )
+        found: dict[str, dict[int, int]] = {topic: {} for topic in names}
+        for partition, future in futures.items():
+            found[partition.topic][partition.partition] = int(
+                result(future, partition.topic, "tell the ends of").offset
+            )
+        return found
+
+    starts = offsets(OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+    ends = offsets(OffsetSpec.latest())  # type: ignore[no-untyped-call]
+    return {topic: _extent(topic, starts[topic], ends[topic], configs[topic]) for topic in names}
+
+
+def _extent(topic: str, starts: Mapping[int, int], ends: Mapping[int, int], config: Mapping[str, Any]) -> TopicExtent:
+    policies = config["cleanup.policy"].value.split(",")
+    deletes = "delete" in policies
+    retention_ms = int(config["retention.ms"].value)
+    return TopicExtent(
+        topic=topic,
+        starts=starts,
+        ends=ends,
+        retention_ms=retention_ms if deletes and retention_ms >= 0 else None,
+        drops_by_size=deletes and int(config["retention.bytes"].value) >= 0,
+        is_compacted="compact" in policies,
+    )
+
+
+def read_records(
+    kafka: Mapping[str, Any], extent: TopicExtent, since_ms: int | None, while_waiting: Callable[[], None]
+) -> Iterator[list[Message]]:
+    """Every committed record up to the ends that ``extent`` names, in batches; with ``since_ms`` at least those of
+    that time and later. Memory stays bounded whatever the topic holds.
+
+    Where transactions are open before the end, theirs is waited for. Raises TransientError where nothing more comes.
+    """
+    errors = ClientErrors()
+    consumer = Consumer(
+        errors.configure(
+            kafka,
+            **{
+                # Needed by the client, never used: offsets are neither stored nor committed.
+                "group.id": f"{extent.topic}.reader",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "queued.max.messages.kbytes": QUEUED_KIB,
+                "fetch.max.bytes": FETCH_BYTES,
+                "fetch.message.max.bytes": FETCH_BYTES // 4,
+            },
+        )
+    )
+    try:
+        yield from _read(consumer, errors, extent, since_ms, while_waiting)
+    except KafkaException as exception:
+        raise errors.explain(f"give topic {extent.topic}", kafka_error(exception)) from None
+    finally:
+        consumer.close()
+
+
+def _read(
+    consumer: Consumer,
+    errors: ClientErrors,
+    extent: TopicExtent,
+    since_ms: int | None,
+    while_waiting: Callable[[], None],
+) -> Iterator[list[Message]]:
+    open_partitions = {number for number, end in extent.ends.items() if end > extent.starts[number]}
+    if not open_partitions:
+        return
+    starts = [TopicPartition(extent.topic, number, extent.starts[number]) for number in open_partitions]
+    if since_ms is not None:
+        asked = [TopicPartition(extent.topic, number, since_ms) for number in open_partitions]
+        starts = consumer.offsets_for_times(asked, timeout=ADMIN_TIMEOUT_SECONDS)
+    consumer.assign(starts)
+    deadline = time.monotonic() + PROGRESS_SECONDS
+    while open_partitions:
+        messages = consumer.consume(BATCH_RECORDS, POLL_SECONDS)
+        records = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                records.append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                # read_committed ends where the first open transaction begins, so not each such end is the end.
+                if (message.offset() or 0) >= extent.ends[message.partition() or 0]:
+                    open_partitions.discard(message.partition() or 0)
+            elif not error.retriable():
+                raise errors.explain(f"give topic {extent.topic}", error)
+        if records:
+            deadline = time.monotonic() + PROGRESS_SECONDS
+            yield records
+        elif time.monotonic() >= deadline:
+            raise TransientError(f"topic {extent.topic} could not be read to its end (does a transaction hang?)")
+        while_waiting()
