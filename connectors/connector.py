@@ -32,6 +32,7 @@ from connectors.errors import (
     one_line,
 )
 from connectors.kafka.client import kafka_error
+from connectors.postgres.lsn import format_lsn
 from connectors.postgres.pgoutput import DecodeError
 from connectors.router import RouteError, Router, TextFormNeededError
 from connectors.session import Session, StoppedError
@@ -90,7 +91,8 @@ class Connector:
     def _note(self, state: State, error: ConnectorError) -> None:
         reason = one_line(error)
         if self.status.reason != reason:
-            _log.warning("no rows flow", state=state, reason=reason)
+            lsn = format_lsn(self.status.last_lsn)
+            _log.warning("no rows flow", state=state, reason=reason, lsn=lsn, xid=self.status.xid)
         self.status.enter(state, reason)
 
     def _session(self) -> None:

@@ -57,6 +57,8 @@ class ConnectorStatus:
     last_lsn: int = 0
     as_of_us: int | None = None
     """Of the last stored position, see :class:`connectors.kafka.position.Position`."""
+    xid: int | None = None
+    """Of the source transaction whose rows came last."""
     last_commit: float | None = None
     """When the last Kafka transaction was committed, by time.monotonic()."""
     busy_since: float | None = None

@@ -224,7 +224,7 @@ class Streaming:
         match message:
             case Begin(final_lsn=final_lsn, xid=xid):
                 self._progress.begin(final_lsn)
-                self._publisher.xid = xid
+                self._publisher.xid = self._status.xid = xid
             case Commit(end_lsn=end_lsn, commit_time_us=commit_time_us):
                 self._progress.commit(end_lsn)
                 self._as_of_us = commit_time_us
@@ -279,6 +279,7 @@ class Streaming:
             status.quarantined += done.quarantined
             status.last_lsn, status.as_of_us = done.lsn, done.as_of_us
             status.commit_seconds.observe(now - done.begun_at)
+            _log.debug("committed", lsn=format_lsn(done.lsn), xid=status.xid, rows=done.rows)
         status.held_keys = len(self._held)
         status.last_commit = now
         status.busy_since = (
