@@ -184,7 +184,7 @@ def waiting_memory(rig: Rig, sizes: Sizes) -> tuple[dict[str, Any], list[Goal]]:
     figures: dict[str, Any] = {}
     for name, events in (("few", sizes.waiting_few), ("many", sizes.waiting_many - sizes.waiting_few)):
         rig.admit_at_once(name, events, ["slow"])
-        rig.wait(lambda: rig.is_caught_up(), "the worker has put down all that it was handed")
+        rig.wait(rig.is_caught_up, "the worker has put down all that it was handed")
         used = memory(rig.worker.pid)
         figures[f"worker_rss_mib_{name}_waiting"] = used.now
         figures[f"worker_rss_mib_peak_{name}_waiting"] = used.peak

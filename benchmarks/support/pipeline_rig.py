@@ -39,7 +39,7 @@ values (%s, 'whsec_' || encode(sha256(%s::bytea), 'base64'))
 """
 _ADMIT = """
 select count(*)
-from generate_series(%(first)s, %(last)s) n,
+from generate_series(%(first)s::integer, %(last)s::integer) n,
      lateral outrider.admit(%(prefix)s || '-' || n, 'media.processed', %(payload)b, 'application/json',
                             array[(%(destinations)s::text[])[1 + n %% %(modulus)s]])
 """
@@ -171,7 +171,7 @@ class Rig:
         self.ledger.close()
 
     def _one(self, query: str, *parameters: object) -> Any:
-        row = self.ledger.execute(query, parameters).fetchone()  # type: ignore[arg-type]  # written in this file
+        row = self.ledger.execute(query, parameters).fetchone()
         return row and row[0]
 
     def _ask(self, path: str) -> bytes:
