@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from connectors.postgres.pgoutput import UNCHANGED, Column, Relation, Value
+from connectors.postgres.pgoutput import UNCHANGED, Column, Delete, Relation, Update, Value
 from connectors.router import (
     BoundRoute,
     ColumnValue,
@@ -20,6 +20,7 @@ from connectors.router import (
     RowError,
     RowIdentity,
     TextFormNeededError,
+    TopicByColumn,
 )
 
 TYPES = {"id": 2950, "seq": 23, "owner": 25, "note": 25, "extra": 3802, "body": 17, "shape": 999_999}
@@ -150,3 +151,109 @@ def test_what_cannot_be_read_is_missing_in_an_identity() -> None:
 
 def test_a_route_reads_what_identifies_its_rows() -> None:
     assert route(id="row", snapshot_order=("at", "row")).columns[-2:] == ("at", "row")
+
+
+MOMENT = 1184
+BY_KIND = TopicByColumn("note", ("shop.order", "shop.invoice"), "(?P<kind>[a-z]+)", "shop.${kind}")
+
+
+def test_the_topic_may_follow_from_a_column() -> None:
+    found = bound(topic=BY_KIND)
+    row = list(BINARY_ROW)
+    for kind, topic in (("order", "shop.order"), ("invoice", "shop.invoice"), (b"order", "shop.order")):
+        row[3] = kind
+        assert found.to_record(row).topic == topic
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("refund", "column 'note' is 'refund', which gives none of the route's topics"),
+        (None, "topic column 'note' is NULL"),
+        (UNCHANGED, "topic column 'note' is unchanged"),
+    ],
+)
+def test_a_row_for_another_topic_is_refused_and_no_more(kind: Value, reason: str) -> None:
+    row = list(BINARY_ROW)
+    row[3] = kind
+    with pytest.raises(RowError, match=reason):
+        bound(topic=BY_KIND, headers=()).to_record(row)
+
+
+def test_a_topic_pattern_that_cannot_be_used_is_an_error_of_the_route() -> None:
+    with pytest.raises(RouteError, match="no regular expression"):
+        bound(topic=TopicByColumn("note", ("a",), "("))
+
+
+def test_null_may_be_a_header_without_a_value() -> None:
+    headers = bound(headers=(Header("note", "note", null="keep"), Header("seq", "seq"))).to_record(BINARY_ROW).headers
+    assert headers == [("note", None), ("seq", b"7")]
+
+
+@pytest.mark.parametrize(("body", "value"), [(b"", None), ("\\x", None), (None, None), (b"\0", b"\0")])
+def test_an_empty_value_may_be_a_tombstone(body: Value, value: bytes | None) -> None:
+    assert bound(value=ColumnValue("body", empty="null")).to_record([*BINARY_ROW[:5], body]).value == value
+
+
+def moment_relation() -> Relation:
+    columns = [*relation(*COLUMNS).columns, Column("at", MOMENT, -1, False)]
+    return Relation(7, "shop", "outbox", "d", tuple(columns))
+
+
+def test_a_record_may_carry_the_moment_of_a_column() -> None:
+    found = Router([route(timestamp="at")]).bind(moment_relation())
+    assert found is not None
+    assert found.to_record([*BINARY_ROW, struct.pack(">q", 1_999)]).timestamp_ms == 946_684_800_001
+    assert found.to_record([*TEXT_ROW, "2000-01-01 00:00:00.001999+00"]).timestamp_ms == 946_684_800_001
+    assert found.to_record([*BINARY_ROW, None]).timestamp_ms is None
+    with pytest.raises(RowError, match="a column value cannot be read"):
+        found.to_record([*TEXT_ROW, "infinity"])
+
+
+def test_a_column_that_holds_no_moment_is_an_error_of_the_route() -> None:
+    with pytest.raises(RouteError, match=r"column 'note' of table shop\.outbox cannot be a record's timestamp"):
+        bound(timestamp="note")
+
+
+@pytest.mark.parametrize("change", [Update(7, BINARY_ROW, None, False), Delete(7, BINARY_ROW, False)])
+def test_changes_are_ignored_published_or_refused_by_policy(change: Update | Delete) -> None:
+    policy = "updates" if isinstance(change, Update) else "deletes"
+    for decision in ("ignore", "publish", "refuse"):
+        router = Router([route(**{policy: decision})])
+        assert router.takes(relation(*COLUMNS), change) == (decision != "ignore")
+        found = router.bind(relation(*COLUMNS))
+        assert found is not None
+        changed = found.of_change(change)
+        if changed is None:
+            assert decision == "ignore"
+            continue
+        by, values = changed
+        if decision == "refuse":
+            with pytest.raises(RowError, match=rf"{policy} of table shop\.outbox are refused"):
+                by.to_record(values)
+            assert by.identify(values) == found.identify(values)
+        else:
+            expected = RECORD if policy == "updates" else Record(RECORD.topic, RECORD.key, None, RECORD.headers)
+            assert by.to_record(values) == expected
+
+
+def test_an_update_fills_what_was_not_sent_from_the_whole_old_row() -> None:
+    found = bound(updates="publish")
+    sent = [*BINARY_ROW[:5], UNCHANGED]
+    by, values = found.of_change(Update(7, sent, BINARY_ROW, False)) or (found, [])
+    assert by.to_record(values) == RECORD
+    by, values = found.of_change(Update(7, sent, BINARY_ROW, True)) or (found, [])
+    with pytest.raises(RowError, match="value column 'body' is unchanged"):
+        by.to_record(values)
+
+
+def test_a_deletion_needs_the_key_in_the_replica_identity() -> None:
+    found = bound(deletes="publish")
+    by, values = found.of_change(Delete(7, [BINARY_ROW[0], None, None, None, None, None], True)) or (found, [])
+    with pytest.raises(RowError, match="key column 'owner' is NULL"):
+        by.to_record(values)
+
+
+def test_topics_and_columns_of_a_route_are_all_that_it_can_use() -> None:
+    assert route(topic=BY_KIND).topics == ("shop.order", "shop.invoice")
+    assert route(headers=(), topic=BY_KIND, timestamp="at").columns == ("owner", "body", "note", "at")

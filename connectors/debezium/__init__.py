@@ -1,0 +1,1 @@
+"""Debezium's outbox event router as a route of ours, and configurations for the real one, ready to POST."""
