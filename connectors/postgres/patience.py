@@ -30,7 +30,10 @@ class PatientConnection(psycopg.Connection[TupleRow]):
 
 
 def next_result(pgconn: PGconn) -> PGresult | None:
-    """Like ``pgconn.get_result()``, which would wait for ever. Raises OperationalError after a long silence."""
+    """Like ``pgconn.get_result()``, which would wait for ever, with all threads of the interpreter waiting too.
+
+    Raises OperationalError after a long silence.
+    """
     while pgconn.is_busy():
         poller = select.poll()
         poller.register(pgconn.socket, select.POLLIN)

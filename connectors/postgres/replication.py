@@ -29,7 +29,7 @@ from connectors.postgres.framing import (
     encode_status,
 )
 from connectors.postgres.lsn import format_lsn, parse_lsn
-from connectors.postgres.patience import ANSWER_SECONDS_MAX, PatientConnection
+from connectors.postgres.patience import ANSWER_SECONDS_MAX, PatientConnection, next_result
 from connectors.postgres.timeline import parse_history
 
 CONNECT_TIMEOUT_SECONDS: Final = 10
@@ -168,7 +168,7 @@ class ReplicationConnection:
         if result is None:
             raise TransientError("PostgreSQL gave no answer")
         # A stream that has begun is told of again and again.
-        while result.status != ExecStatus.COPY_BOTH and pgconn.get_result() is not None:
+        while result.status != ExecStatus.COPY_BOTH and next_result(pgconn) is not None:
             pass
         return result
 
