@@ -9,7 +9,9 @@ a test keeps ``outrider.env.example`` equal to it.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -25,6 +27,18 @@ FILE_SUFFIX = "_FILE"
 
 # A month is more than any of them needs, and infinity is no time to wait.
 PositiveSeconds = Annotated[float, Field(gt=0, le=2_592_000, allow_inf_nan=False)]
+
+
+# Labels of letters, digits and hyphens, RFC 1123.
+_HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*\.?")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def variable(field: str) -> str:
@@ -164,7 +178,7 @@ class Settings(BaseSettings):
         0.003, ge=0, le=1, description="Longest wait of a claim or settlement for company."
     )
     worker_park_after_seconds: PositiveSeconds = Field(
-        1.0, description="A delivery that would wait longer than this in its lane goes back to the ledger."
+        2.0, description="A delivery that would wait longer than this in its lane goes back to the ledger."
     )
     worker_lease_margin_seconds: PositiveSeconds = Field(
         15.0, description="Lease beyond the destination's time-out, for settling."
@@ -194,7 +208,9 @@ class Settings(BaseSettings):
     reconciler_page_rows: int = Field(500, ge=1, le=10_000, description="Rows in one transaction of a pass.")
     reconciler_pass_rows: int = Field(20_000, ge=1, description="Rows after which a pass ends; the next one goes on.")
     reconciler_window_seconds: PositiveSeconds = Field(
-        10.0, description="How much work, in seconds at its start rate, a destination is given ahead."
+        2.0,
+        description="How much work, in seconds at its start rate, a destination is given ahead. What workers park comes "
+        "round again, so no more than OUTRIDER_WORKER_PARK_AFTER_SECONDS.",
     )
     outbox_retention_days: int = Field(7, ge=1, le=3_650, description="Days that dispatch rows are kept.")
     attempt_retention_days: int = Field(90, ge=1, le=3_650, description="Days that attempt rows are kept.")
@@ -248,6 +264,23 @@ class Settings(BaseSettings):
         except ProgrammingError:
             # libpq's message quotes the string, which may hold a password.
             raise ValueError("is neither a postgresql:// URI nor a string such as host=db dbname=outrider") from None
+        return value
+
+    @field_validator("api_host", "health_host")
+    @classmethod
+    def _is_host(cls, value: str) -> str:
+        if not _HOST.fullmatch(value) and not _is_address(value):
+            raise ValueError(f"{value!r} is neither an address nor a host name to listen on")
+        return value
+
+    @field_validator("api_receiver_networks")
+    @classmethod
+    def _are_networks(cls, value: str | None) -> str | None:
+        for text in (value or "").split():
+            try:
+                ip_network(text)
+            except ValueError as error:
+                raise ValueError(f"{text!r}: {error}; write networks as 10.1.0.0/16 fd00::/8") from None
         return value
 
     @model_validator(mode="after")

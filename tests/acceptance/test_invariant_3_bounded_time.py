@@ -198,7 +198,7 @@ def test_what_a_killed_worker_held_is_delivered_by_another(world: World, compone
 
 def outbox(world: World) -> list[tuple[Any, ...]]:
     return world.ledger.execute(
-        "select outbox_id, message_id::text, delivery_id, dispatch_seq, destination_id, payload "
+        "select outbox_id, message_id::text, delivery_id, dispatch_seq, destination_id, payload, reason "
         "from outrider.dispatch_outbox order by outbox_id"
     ).fetchall()
 

@@ -39,7 +39,7 @@ def world(database: str, bootstrap_servers: str, topic_prefix: str) -> Iterator[
         world.ledger.execute(
             "update outrider.delivery set dispatch_seq = dispatch_seq + 1 where delivery_id = %s", (ids[3],)
         )
-        world.publish_rows([(0, "m", "dlv_nobody", 1, "acme", b"{}")])
+        world.publish_rows([(0, "m", "dlv_nobody", 1, "acme", b"{}", "admitted")])
         yield world
 
 

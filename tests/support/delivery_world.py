@@ -187,12 +187,17 @@ class World:
 
     def publish_rows(self, rows: list[tuple[Any, ...]]) -> None:
         self.producer.begin_transaction()
-        for _, message_id, delivery_id, dispatch_seq, destination_id, payload in rows:
+        for _, message_id, delivery_id, dispatch_seq, destination_id, payload, reason in rows:
             self.producer.produce(
                 self.dispatch,
                 key=destination_id.encode(),
                 value=payload,
-                headers={"id": message_id, "delivery_id": delivery_id, "dispatch_seq": str(dispatch_seq)},
+                headers={
+                    "id": message_id,
+                    "delivery_id": delivery_id,
+                    "dispatch_seq": str(dispatch_seq),
+                    "reason": reason,
+                },
             )
             self.producer.poll(0)
         self.producer.commit_transaction(30)
@@ -201,7 +206,7 @@ class World:
         return (
             (session or self.ledger)
             .execute(
-                "select outbox_id, message_id::text, delivery_id, dispatch_seq, destination_id, payload "
+                "select outbox_id, message_id::text, delivery_id, dispatch_seq, destination_id, payload, reason "
                 "from outrider.dispatch_outbox where outbox_id > %s order by outbox_id",
                 (after,),
             )

@@ -143,6 +143,11 @@ def test_sample_prints_the_sample(monkeypatch: pytest.MonkeyPatch, capsys: pytes
         {"kafka_bootstrap_servers": ",,,"},
         {"postgres_dsn": "host=db badopt=1"},
         {"postgres_dsn": "garbage"},
+        {"api_host": "127.0.0.1:8080"},
+        {"api_host": "no host"},
+        {"health_host": ""},
+        {"api_receiver_networks": "10.0.0.0/8 10.1.2.3/16"},
+        {"api_receiver_networks": "everywhere"},
     ],
 )
 def test_nonsense_is_refused_by_name(values: dict[str, object]) -> None:
