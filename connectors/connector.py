@@ -82,6 +82,7 @@ class Connector:
                 if self.status.transactions > transactions:
                     pause = BACKOFF_FIRST_SECONDS
                 self._note("reconnecting", error)
+                self.status.failure = self.status.reason
                 self.status.reconnects += 1
                 self.status.reconnect_causes[cause_of(error)] += 1
                 self._stop.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311  # spreads retries, guards nothing

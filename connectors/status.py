@@ -66,6 +66,9 @@ class ConnectorStatus:
     silent_since: float | None = None
     """Since when PostgreSQL, which is asked every few seconds, has sent nothing, by time.monotonic()."""
 
+    failure: str = ""
+    """Why the last session ended, until rows are committed again."""
+
     outlook: Outlook | None = None
     """Replaced as a whole by the watch, where one runs."""
 
@@ -79,6 +82,9 @@ class ConnectorStatus:
         """Whether rows flow, and if not, why. ``now`` is time.monotonic()."""
         if self.state != "streaming":
             return False, f"{self.state}: {self.reason}" if self.reason else self.state
+        if self.failure and self.busy_since is not None:
+            # Where the same commit fails in session after session, each streams for a moment.
+            return False, f"trying again: {self.failure}"
         outlook = self.outlook or Outlook()
         for since, seconds_max, what in (
             (self.busy_since, STALL_SECONDS, "Kafka has not committed"),

@@ -282,6 +282,7 @@ class Streaming:
             _log.debug("committed", lsn=format_lsn(done.lsn), xid=status.xid, rows=done.rows)
         status.held_keys = len(self._held)
         status.last_commit = now
+        status.failure = ""
         status.busy_since = (
             self._handed_over[0].begun_at if self._handed_over else self._begun_at if self._rows else None
         )

@@ -22,6 +22,7 @@ NOT_ALLOWED: Final = frozenset(
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
+_PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 _LOGIN_REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL})
 
 
@@ -44,7 +45,8 @@ class ClientErrors:
         self._last = error
 
     def on_delivery(self, error: KafkaError | None, _: object) -> None:
-        if error is not None and self.first_refused is None:
+        # Records that were thrown away because another was refused say nothing of the cause.
+        if error is not None and self.first_refused is None and error.code() not in _PURGED:
             self.first_refused = error
 
     def configure(self, kafka: Mapping[str, Any], **more: Any) -> dict[str, Any]:

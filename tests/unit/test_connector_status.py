@@ -31,6 +31,17 @@ def test_a_transaction_that_stays_open_is_a_stall(open_for: float, is_ready: boo
     assert ready or why.startswith("stalled: Kafka has not committed for 10")
 
 
+def test_a_commit_that_fails_again_and_again_does_not_look_ready_between() -> None:
+    status = ConnectorStatus()
+    status.failure = "Kafka did not commit"
+    status.enter("streaming")
+    assert status.ready(50.0) == (True, "streaming")
+    status.busy_since = 50.0
+    assert status.ready(50.0) == (False, "trying again: Kafka did not commit")
+    status.failure = ""
+    assert status.ready(50.0) == (True, "streaming")
+
+
 def test_a_silent_database_is_a_stall_before_the_session_gives_up() -> None:
     status = ConnectorStatus()
     status.enter("streaming")
