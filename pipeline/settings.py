@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -20,6 +21,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from pipeline.core.sealing import Vault
 from topics.security import KafkaConnection
 
 PREFIX = "OUTRIDER_"
@@ -203,6 +205,18 @@ class Settings(BaseSettings):
         86_400.0, description="Longest pause of a destination that its Retry-After may ask for."
     )
 
+    # --- Receivers ----------------------------------------------------------------------
+    secrets_keys: SecretStr | None = Field(
+        None,
+        description="Keys that seal secrets at rest: id:base64 each, separated by spaces, the current one first. "
+        "Make one with outrider secrets new-key; unset, secrets are stored as they are.",
+    )
+    target_ports: str = Field(
+        "80 443 1024-65535",
+        description="Ports that destinations may have: numbers and ranges, separated by spaces.",
+    )
+    target_http: bool = Field(True, description="Send to URLs without TLS, where a destination has been given one.")
+
     # --- Reconciler ---------------------------------------------------------------------
     reconciler_interval_seconds: PositiveSeconds = Field(1.0, description="Longest time between two passes.")
     reconciler_page_rows: int = Field(500, ge=1, le=10_000, description="Rows in one transaction of a pass.")
@@ -266,6 +280,18 @@ class Settings(BaseSettings):
             raise ValueError("is neither a postgresql:// URI nor a string such as host=db dbname=outrider") from None
         return value
 
+    @field_validator("target_ports")
+    @classmethod
+    def _are_ports(cls, value: str) -> str:
+        _port_ranges(value)
+        return value
+
+    @field_validator("secrets_keys")
+    @classmethod
+    def _are_keys(cls, value: SecretStr | None) -> SecretStr | None:
+        Vault.of(_reveal(value))
+        return value
+
     @field_validator("api_host", "health_host")
     @classmethod
     def _is_host(cls, value: str) -> str:
@@ -322,9 +348,33 @@ class Settings(BaseSettings):
             ssl_key_password=_reveal(self.kafka_ssl_key_password),
         )
 
+    @cached_property
+    def vault(self) -> Vault:
+        """What seals and opens secrets."""
+        return Vault.of(_reveal(self.secrets_keys))
+
+    @property
+    def target_port_ranges(self) -> tuple[tuple[int, int], ...]:
+        """``target_ports`` as inclusive ranges."""
+        return _port_ranges(self.target_ports)
+
     def name(self, part: str) -> str:
         """``outrider.<part>``: the name of a topic or group under the configured prefix."""
         return f"{self.topic_prefix}.{part}"
+
+
+def _port_ranges(text: str) -> tuple[tuple[int, int], ...]:
+    """Raises ValueError."""
+    ranges = []
+    for word in text.split():
+        first, dash, last = word.partition("-")
+        numbers = [int(part) if part.isdecimal() and len(part) <= 5 else 0 for part in (first, last if dash else first)]
+        if not 1 <= numbers[0] <= numbers[1] <= 65_535:
+            raise ValueError(f"{word!r} is neither a port nor a range of ports; write them as in: 443 9000-9100")
+        ranges.append((numbers[0], numbers[1]))
+    if not ranges:
+        raise ValueError("names no port; write them as in: 443 9000-9100")
+    return tuple(ranges)
 
 
 def _reveal(secret: SecretStr | None) -> str | None:

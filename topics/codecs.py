@@ -72,6 +72,12 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     payload_sha256: bytes
     started_at: str
     duration_seconds: float
+    response_headers: dict[str, str] | None = None
+    """A bounded part of the answer's header, names in lower case. These five are missing in older records."""
+    dns_seconds: float | None = None
+    connect_seconds: float | None = None
+    tls_seconds: float | None = None
+    first_byte_seconds: float | None = None
 
 
 def decode_dispatch(

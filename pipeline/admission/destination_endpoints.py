@@ -26,6 +26,7 @@ from pipeline.admission.key_ring import Caller
 from pipeline.admission.problems import Kind, Refusal
 from pipeline.admission.reading_endpoints import destination_of
 from pipeline.admission.router import PATH_VALUES
+from pipeline.core.sealing import Vault
 from pipeline.ledger import operator as ledger
 from pipeline.ledger.pool import Pool
 
@@ -56,6 +57,8 @@ class Receivers:
     """Raises ValueError, in one line, for a URL that destinations made over the API may not have."""
     ping: Callable[[str], Awaitable[Ping]]
     """POST a signed ping to a destination, enabled or not."""
+    vault: Vault
+    """Seals the secrets that are made here."""
     networks: Sequence[str] = ()
     """Private networks, in CIDR notation, that destinations made over the API may lie in."""
 
@@ -82,7 +85,13 @@ class DestinationEndpoints:
         def work(connection: psycopg.Connection) -> ledger.NewSecret:
             with connection.transaction():
                 made = ledger.add_destination(
-                    connection, destination_id, settings, subscriptions=wanted.subscriptions, secret=secret, act=act
+                    connection,
+                    destination_id,
+                    settings,
+                    subscriptions=wanted.subscriptions,
+                    secret=secret,
+                    vault=self._receivers.vault,
+                    act=act,
                 )
                 if wanted.verify:
                     ledger.switch_destination(connection, destination_id, act, enabled=False)
@@ -145,7 +154,12 @@ class DestinationEndpoints:
         secret = "whsec_" + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
         made = await self._act(
             lambda connection: ledger.rotate_secret(
-                connection, destination_id, secret, _act(caller, None), overlap_seconds=rotation.overlap_seconds
+                connection,
+                destination_id,
+                secret,
+                _act(caller, None),
+                overlap_seconds=rotation.overlap_seconds,
+                vault=self._receivers.vault,
             )
         )
         return json_response(wire.SigningSecret(key_id=made.key_id, secret=made.secret), 201)

@@ -29,6 +29,7 @@ COMMAND_MODULES = (
     "run_commands",
     "destination_commands",
     "key_commands",
+    "secrets_commands",
     "delivery_commands",
     "reconcile_commands",
     "offsets_commands",

@@ -29,6 +29,7 @@ from pipeline.ledger.reports import (
     dispatches_of,
     event_of,
     find_delivery,
+    last_answers,
     list_dead,
     list_of_destination,
     list_waiting,
@@ -79,9 +80,13 @@ def show_list(
         else:
             states = ALL_STATES if state is None else (state,)
             entries = list_of_destination(connection, destination, states=states, after=place, limit=limit)
+        ids = [entry.delivery_id for entry in entries]
+        answers = last_answers(connection, ids) if by_death and as_json and ids else None
     following = _following(entries, limit, by_death=by_death)
     if as_json:
-        print_json({"deliveries": [_plain(entry) for entry in entries], "after": following})
+        print_json(
+            {"deliveries": [_plain(entry) | _last_answer(entry, answers) for entry in entries], "after": following}
+        )
         return
     _print_dead(entries) if by_death else _print_entries(entries)
     if following is not None:
@@ -113,7 +118,7 @@ def show(delivery_id: str, as_json: AsJson = False) -> None:
     )
     print(f"\nattempts, newest first (at most {HISTORY_ROWS_MAX})")
     print_columns(
-        ("ATTEMPT", "SEQ", "RESULT", "OUTCOME", "STATUS", "AMBIGUOUS", "SECONDS", "AT", "WORKER", "ERROR"),
+        ("ATTEMPT", "SEQ", "RESULT", "OUTCOME", "STATUS", "AMBIGUOUS", "SECONDS", "OF THESE", "AT", "WORKER", "ERROR"),
         [
             (
                 a.attempt,
@@ -123,6 +128,7 @@ def show(delivery_id: str, as_json: AsJson = False) -> None:
                 a.status,
                 "yes" if a.ambiguous else "no",
                 f"{a.duration_seconds:.3f}",
+                _phases(a),
                 a.started_at,
                 a.worker_id,
                 a.error,
@@ -130,6 +136,25 @@ def show(delivery_id: str, as_json: AsJson = False) -> None:
             for a in attempts
         ],
     )
+    _print_last_answer(attempts)
+
+
+def _phases(attempt: AttemptEntry) -> str | None:
+    """Where the time went, as far as it is known."""
+    phases = ("dns", "connect", "tls", "first_byte")
+    seconds = {phase: getattr(attempt, f"{phase}_seconds") for phase in phases}
+    return " ".join(f"{phase} {value:.3f}" for phase, value in seconds.items() if value is not None) or None
+
+
+def _print_last_answer(attempts: list[AttemptEntry]) -> None:
+    """What the receiver said last, which is most often what there is to mend."""
+    last = next((attempt for attempt in attempts if attempt.status is not None), None)
+    if last is None:
+        return
+    print(f"\nanswer to attempt {last.attempt}: {last.status}")
+    print_fields((last.response_headers or {}).items())
+    if last.response_excerpt:
+        print(visible(last.response_excerpt.decode(errors="replace")))
 
 
 def retry(
@@ -278,6 +303,14 @@ def _following(entries: list[DeliveryEntry], limit: int, *, by_death: bool) -> s
 
 def _plain(entry: DeliveryEntry) -> dict[str, Any]:
     return {**asdict(entry), "waits_for": entry.waits_for, "looked_at_next": entry.looked_at_next}
+
+
+def _last_answer(entry: DeliveryEntry, answers: dict[str, AttemptEntry] | None) -> dict[str, Any]:
+    """Dead ones are shown with what the receiver said last."""
+    if answers is None:
+        return {}
+    answer = answers.get(entry.delivery_id)
+    return {"last_answer": None if answer is None else _plain_attempt(answer)}
 
 
 def _plain_attempt(attempt: AttemptEntry) -> dict[str, Any]:

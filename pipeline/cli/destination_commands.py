@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import re
-import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,16 +14,17 @@ from typing import Annotated
 import psycopg
 import typer
 
+from pipeline.cli import destination_wire_commands
 from pipeline.cli.acting import AsJson, Operator, OptionalReason, Reason, act
-from pipeline.cli.destination_ping import ping
+from pipeline.cli.destination_ping import PingError, ping
 from pipeline.cli.destination_rules import RuleError, check_url, parse_networks
 from pipeline.cli.errors import CommandError, UsageError
 from pipeline.cli.output import print_columns, print_fields, print_json, visible
+from pipeline.cli.signing_keys import Scheme, check_signing_key, new_signing_key
+from pipeline.core.signing import SECRET_PREFIX, SecretError
 from pipeline.ledger import operator as ledger
 from pipeline.settings import load_settings
 
-SECRET_BYTES = 32
-_SECRET = re.compile(r"whsec_(?P<key>[A-Za-z0-9+/]+=*)")
 _SUBSCRIPTION = re.compile(r"[^*\x00-\x1f\x7f]+(\.\*)?|\*")
 
 DestinationId = Annotated[str, typer.Argument(help="Name of the destination.")]
@@ -61,6 +60,7 @@ def register(app: typer.Typer) -> None:
     group.command("disable")(disable)
     group.command("rotate-secret")(rotate_secret)
     group.command("test")(send_ping)
+    destination_wire_commands.register(group)
     app.add_typer(group, name="destination")
 
 
@@ -105,8 +105,15 @@ def add(
         raise UsageError("a destination's name has 1 to 200 printable characters")
     _check_subscriptions(subscribe)
     with _one_line_errors():
-        check_url(url, allow_http=allow_http, networks=parse_networks(allow_network or []))
-    secret = _new_secret() if secret_file is None else _read_secret(secret_file)
+        check_url(
+            url,
+            allow_http=allow_http,
+            networks=parse_networks(allow_network or []),
+            ports=load_settings().target_port_ranges,
+        )
+    secret = new_signing_key(Scheme.V1) if secret_file is None else _read_secret(secret_file)
+    if not secret.startswith(SECRET_PREFIX):
+        raise UsageError("--secret-file: a destination begins with a whsec_ secret; add a whsk_ key with rotate-secret")
     with _ledger() as connection:
         made = ledger.add_destination(
             connection,
@@ -114,6 +121,7 @@ def add(
             settings,
             subscriptions=subscribe or [],
             secret=secret,
+            vault=load_settings().vault,
             act=act(operator, reason),
         )
     _print_secret(destination_id, made, as_json, "added")
@@ -167,7 +175,12 @@ def change(
             networks = old_networks if settings.allowed_networks is None else settings.allowed_networks
             # A URL that stands already was accepted without TLS once.
             http_stands = url is None and old_url.startswith("http:")
-            check_url(url or old_url, allow_http=allow_http or http_stands, networks=parse_networks(networks))
+            check_url(
+                url or old_url,
+                allow_http=allow_http or http_stands,
+                networks=parse_networks(networks),
+                ports=load_settings().target_port_ranges,
+            )
         ledger.set_destination(
             connection,
             destination_id,
@@ -215,8 +228,10 @@ def show(destination_id: DestinationId, as_json: AsJson = False) -> None:
     fields = asdict(entry) | {
         name: ", ".join(getattr(entry, name)) or None for name in ("allowed_networks", "subscriptions")
     }
+    fields |= {name: _pairs(getattr(entry, name)) for name in ("answer_rules", "static_headers")}
     print_fields(fields.items())
-    print_fields(("secret " + key.key_id, _key_state(key)) for key in keys)
+    print_fields((f"{key.scheme} key {key.key_id}", _key_state(key)) for key in keys)
+    print_fields((f"public half of {key.key_id}", key.public_key) for key in keys if key.public_key is not None)
     print_fields(unsettled.items())
 
 
@@ -237,17 +252,28 @@ def rotate_secret(
         float, typer.Option(min=0, max=8_760, help="How long the secret before signs too; 0 when it leaked.")
     ] = 24.0,
     secret_file: Annotated[
-        Path | None, typer.Option(help="File with the whsec_ secret to use; - reads stdin. Default: a new one.")
+        Path | None, typer.Option(help="File with the whsec_ or whsk_ key to use; - reads stdin. Default: a new one.")
     ] = None,
+    scheme: Annotated[
+        Scheme, typer.Option(help="Of a new key: v1 (HMAC, a secret that both sides hold) or v1a (ed25519).")
+    ] = Scheme.V1,
     operator: Operator = None,
     reason: OptionalReason = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a new signing secret and print it: this once, and never again."""
-    secret = _new_secret() if secret_file is None else _read_secret(secret_file)
+    """Make a new signing key and print it: this once, and never again.
+
+    Each scheme rotates by itself. The first v1a key signs beside v1, and receivers need only its public half.
+    """
+    secret = new_signing_key(scheme) if secret_file is None else _read_secret(secret_file)
     with _ledger() as connection:
         made = ledger.rotate_secret(
-            connection, destination_id, secret, act(operator, reason), overlap_seconds=overlap_hours * 3_600
+            connection,
+            destination_id,
+            secret,
+            act(operator, reason),
+            overlap_seconds=overlap_hours * 3_600,
+            vault=load_settings().vault,
         )
     _print_secret(destination_id, made, as_json, "rotated")
 
@@ -258,7 +284,7 @@ def send_ping(destination_id: DestinationId, as_json: AsJson = False) -> None:
     with _ledger():
         pass  # a database that is away is said at once; the pool below would try for a while
     with _one_line_errors():
-        outcome = asyncio.run(ping(settings.postgres_conninfo, destination_id))
+        outcome = asyncio.run(ping(settings, destination_id))
     if as_json:
         print_json(outcome)
     else:
@@ -290,7 +316,7 @@ def _ledger() -> Iterator[psycopg.Connection]:
 def _one_line_errors() -> Iterator[None]:
     try:
         yield
-    except RuleError as error:
+    except (RuleError, PingError) as error:
         raise CommandError(str(error)) from None
     except ledger.NoSuchDestinationError as error:
         raise CommandError(f"no destination {error}: see outrider destination list") from None
@@ -306,34 +332,34 @@ def _check_subscriptions(event_types: list[str] | None) -> None:
             raise UsageError(f"subscription {event_type!r}: write a type, a prefix such as 'media.*', or '*'")
 
 
-def _new_secret() -> str:
-    return "whsec_" + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
-
-
 def _read_secret(path: Path) -> str:
     try:
         text = sys.stdin.readline() if str(path) == "-" else path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"--secret-file: cannot read {path}: {error}") from None
-    match = _SECRET.fullmatch(text.strip())
     try:
-        key = base64.b64decode(match["key"], validate=True) if match else b""
-    except ValueError:
-        key = b""
-    if not 24 <= len(key) <= 64:
-        raise CommandError("--secret-file: the secret must be whsec_ and base64 of 24 to 64 bytes")
-    return text.strip()
+        return check_signing_key(text.strip())
+    except SecretError as error:
+        raise CommandError(f"--secret-file: {error}") from None
 
 
 def _print_secret(destination_id: str, made: ledger.NewSecret, as_json: bool, verb: str) -> None:
     if as_json:
-        print_json({"destination_id": destination_id, "key_id": made.key_id, "secret": made.secret})
+        public = {} if made.public_key is None else {"public_key": made.public_key}
+        print_json({"destination_id": destination_id, "key_id": made.key_id, "secret": made.secret, **public})
         return
     print(f"{verb} {visible(destination_id)}; its signing secret, shown this once ({made.key_id}):")
     print(made.secret)
+    if made.public_key is not None:
+        print("receivers check its signatures with the public half, which may be shown:")
+        print(made.public_key)
 
 
 def _key_state(key: ledger.SecretEntry) -> str:
     if key.valid_until is None:
         return f"current, since {visible(key.created_at)}"
     return f"{'signs too until' if key.is_valid else 'retired'} {visible(key.valid_until)}"
+
+
+def _pairs(values: dict[str, str]) -> str | None:
+    return ", ".join(f"{name}={value}" for name, value in values.items()) or None

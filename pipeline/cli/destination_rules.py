@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
 
 from pipeline.delivery.addresses import Address, Network, refusal
+from pipeline.delivery.targets import PORT_MAX
 
 URL_BYTES_MAX = 2_048
+# What some resolvers take for an address: decimal, octal, hexadecimal, or fewer parts than four.
+_NUMBER = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
 
 _LOOPBACK: tuple[Address, ...] = (ip_address("127.0.0.1"), ip_address("::1"))
 
@@ -28,10 +32,16 @@ def parse_networks(texts: Sequence[str]) -> list[Network]:
     return networks
 
 
-def check_url(url: str, *, allow_http: bool, networks: Sequence[Network]) -> None:
+def check_url(
+    url: str,
+    *,
+    allow_http: bool,
+    networks: Sequence[Network],
+    ports: Sequence[tuple[int, int]] = ((1, PORT_MAX),),
+) -> None:
     """Raises RuleError where the URL cannot be posted to, or leads inside without leave.
 
-    Host names are checked for what they resolve to with each request; only what can be seen in the URL itself is
+    ``ports``: inclusive ranges of those that workers send to. Host names are checked for what they resolve to with each request; only what can be seen in the URL itself is
     refused here.
     """
     if not url.isascii() or not url.isprintable() or " " in url:
@@ -53,6 +63,9 @@ def check_url(url: str, *, allow_http: bool, networks: Sequence[Network]) -> Non
         raise RuleError(f"URL {url!r} has a fragment, which is never sent; leave it out")
     if parts.scheme == "http" and not allow_http:
         raise RuleError(f"URL {url!r} would be sent in the clear; use https, or say --allow-http")
+    used = port or (80 if parts.scheme == "http" else 443)
+    if not any(first <= used <= last for first, last in ports):
+        raise RuleError(f"URL {url!r} has port {used}, which OUTRIDER_TARGET_PORTS does not allow")
     _check_host(host, networks)
 
 
@@ -61,8 +74,12 @@ def _check_host(host: str, networks: Sequence[Network]) -> None:
         addresses, name = _LOOPBACK, f"{host} is this machine"
     else:
         try:
-            addresses, name = (ip_address(host),), host
+            addresses, name = (ip_address(host.removesuffix(".")),), host
         except ValueError:
+            if _NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]):
+                raise RuleError(
+                    f"host {host!r} is a number and no address; write four numbers, as in 192.0.2.1"
+                ) from None
             return  # a name
     refusals = [refusal(address, networks) for address in addresses]
     if all(refusals):

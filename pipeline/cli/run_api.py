@@ -10,8 +10,9 @@ import uvloop
 from pipeline.admission.api import ApiLimits, serve_api
 from pipeline.admission.destination_endpoints import Ping, Receivers
 from pipeline.admission.probe import DatabaseProbe
+from pipeline.admission.problems import Kind, Refusal
 from pipeline.admission.wire import Verification
-from pipeline.cli.destination_ping import ping
+from pipeline.cli.destination_ping import PingError, ping
 from pipeline.cli.destination_rules import RuleError, check_url, parse_networks
 from pipeline.cli.errors import CommandError
 from pipeline.cli.listening import listening, on_signal
@@ -34,14 +35,23 @@ def receivers_of(settings: Settings) -> Receivers:
     except RuleError as error:
         raise CommandError(f"OUTRIDER_API_RECEIVER_NETWORKS: {error}") from None
     return Receivers(
-        check_url=partial(check_url, allow_http=settings.api_receiver_http, networks=parsed),
-        ping=partial(_ping, settings.postgres_conninfo),
+        check_url=partial(
+            check_url,
+            allow_http=settings.api_receiver_http,
+            networks=parsed,
+            ports=settings.target_port_ranges,
+        ),
+        ping=partial(_ping, settings),
+        vault=settings.vault,
         networks=networks,
     )
 
 
-async def _ping(conninfo: str, destination_id: str) -> Ping:
-    outcome = await ping(conninfo, destination_id)
+async def _ping(settings: Settings, destination_id: str) -> Ping:
+    try:
+        outcome = await ping(settings, destination_id)
+    except PingError as error:
+        raise Refusal(Kind.VERIFICATION, str(error), mend="ask the operators") from None
     verification = Verification(
         success=outcome.is_success,
         outcome=outcome.outcome,

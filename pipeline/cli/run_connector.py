@@ -49,6 +49,11 @@ ATTEMPT_COLUMNS: Final = (
     "payload_sha256",
     "started_at",
     "duration_seconds",
+    "response_headers",
+    "dns_seconds",
+    "connect_seconds",
+    "tls_seconds",
+    "first_byte_seconds",
 )
 
 

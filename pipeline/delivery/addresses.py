@@ -19,6 +19,7 @@ from typing import TypeVar
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
+LookUp = Callable[[str], tuple[Address, ...]]
 Result = TypeVar("Result")
 
 # The special-purpose registries of IANA: nothing in these is a host on the public internet.
@@ -58,7 +59,10 @@ IPV4_MAPPED = IPv6Network("::ffff:0:0/96")
 NAT64 = IPv6Network("64:ff9b::/96")
 
 ADDRESSES_MAX = 4
+# After the first, an answer is renewed in the background; after the second it is used no more. So what one name's server
+# does, or leaves undone, does not hold up requests to names that are known.
 CACHE_SECONDS = 10.0
+STALE_SECONDS = 60.0
 CACHE_NAMES_MAX = 4096
 # A lookup that hangs holds one thread, and there is one lookup at a time for a name.
 LOOKUP_THREADS = 32
@@ -110,13 +114,15 @@ def checked(addresses: tuple[Address, ...], allowed_networks: tuple[Network, ...
 @dataclass(frozen=True, slots=True)
 class _CachedLookup:
     addresses: tuple[Address, ...]
-    until: float
+    at: float
 
 
 class Resolver:
     """Looks names up in threads, one lookup at a time for a name, and remembers answers for a short time."""
 
-    def __init__(self) -> None:
+    def __init__(self, look_up: LookUp | None = None) -> None:
+        """``look_up``: addresses of a name, by default the system's; it may block, and raises LookupFailedError."""
+        self._look_up_name = look_up or _look_up
         self._places = asyncio.Semaphore(LOOKUP_THREADS)
         self._cached: dict[str, _CachedLookup] = {}
         self._running: dict[str, asyncio.Task[tuple[Address, ...]]] = {}
@@ -130,24 +136,34 @@ class Resolver:
         if literal is not None:
             return (literal,), False
         cached = self._cached.get(host)
-        if cached is not None and asyncio.get_running_loop().time() < cached.until:
+        age = 0.0 if cached is None else asyncio.get_running_loop().time() - cached.at
+        if cached is not None and age <= CACHE_SECONDS:
             return cached.addresses, False
         running = self._running.get(host)
         if running is None:
             running = self._running[host] = asyncio.create_task(self._look_up(host))
+            running.add_done_callback(_heed_failure)
+        if cached is not None and age <= STALE_SECONDS:
+            return cached.addresses, False
         # Shielded: others wait for the same lookup.
         return await asyncio.shield(running), True
 
     async def _look_up(self, host: str) -> tuple[Address, ...]:
         try:
             async with self._places:
-                addresses = await _in_daemon_thread(lambda: _look_up(host))
+                addresses = await _in_daemon_thread(lambda: self._look_up_name(host))
         finally:
             del self._running[host]
         if len(self._cached) >= CACHE_NAMES_MAX:
             self._cached.clear()
-        self._cached[host] = _CachedLookup(addresses, asyncio.get_running_loop().time() + CACHE_SECONDS)
+        self._cached[host] = _CachedLookup(addresses, asyncio.get_running_loop().time())
         return addresses
+
+
+def _heed_failure(lookup: asyncio.Task[tuple[Address, ...]]) -> None:
+    """Nobody may have waited for it; that is no defect."""
+    if not lookup.cancelled():
+        lookup.exception()
 
 
 async def _in_daemon_thread(work: Callable[[], Result]) -> Result:

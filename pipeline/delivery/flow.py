@@ -20,14 +20,14 @@ from typing import Any, Protocol
 import psycopg
 import structlog
 
-from pipeline.core.classify import Failure
+from pipeline.core.classify import Failure, Outcome
 from pipeline.delivery import metrics
 from pipeline.delivery.group_commit import ROW_ERRORS, ClosedError, GroupCommit
 from pipeline.delivery.lanes import Lanes, Limits, Parked, ParkReason
 from pipeline.delivery.outgoing import outgoing_request
 from pipeline.delivery.quarantine import Headers, Quarantine
 from pipeline.delivery.sender import Answer, NoAnswer, Sender
-from pipeline.delivery.settling import Attempt, settlement_of
+from pipeline.delivery.settling import Attempt, classify, settlement_of
 from pipeline.delivery.stall_watch import StallWatch
 from pipeline.delivery.transport import TP, Origin
 from pipeline.delivery.unreadable import UNREADABLE
@@ -39,6 +39,7 @@ from pipeline.ledger.deliveries import (
     Refused,
     Settlement,
     claim,
+    disable_gone,
     park,
     refuse,
     settle,
@@ -110,6 +111,7 @@ class DeliveryFlow:
         quarantine: Quarantine,
     ) -> None:
         self._settings = settings
+        self._worker_id = worker_id
         self._messages = messages
         self._pool = pool
         self._sender = sender
@@ -364,6 +366,8 @@ class DeliveryFlow:
             draw=random.random,
         )
         metrics.ATTEMPTS.labels(settlement.outcome).inc()
+        metrics.observe_phases(attempt.result.timings)
+        await self._heed(destination, attempt)
         if settlement.ambiguous:
             metrics.AMBIGUOUS.inc()
         try:
@@ -375,6 +379,32 @@ class DeliveryFlow:
         if not counted:
             metrics.LATE.inc()
             log.warning("result came late", delivery_id=settlement.delivery_id, attempt=settlement.attempt)
+
+    async def _heed(self, destination: Destination, attempt: Attempt) -> None:
+        """What an answer says of the receiver as such: that it is gone, or that it does not know us."""
+        line, claimed = classify(attempt.result, destination.answer_rules), attempt.claimed
+        if line.outcome is Outcome.UNAUTHORIZED:
+            metrics.UNAUTHORIZED.inc()
+            log.warning("receiver rejects our authentication", destination_id=destination.destination_id)
+        if not line.disables_destination:
+            return
+        reason = f"gone: it answered 410 to {claimed.delivery_id}, attempt {claimed.attempt}"
+        try:
+            disabled = await disable_gone(
+                self._pool,
+                self._worker_id,
+                destination_id=destination.destination_id,
+                url=destination.url,
+                delivery_id=claimed.delivery_id,
+                attempt=claimed.attempt,
+                reason=reason,
+            )
+        except psycopg.Error as error:
+            # The next delivery will hear the same.
+            log.warning("destination not disabled", reason=reason, error=" ".join(str(error).split()))
+            return
+        if disabled:
+            log.warning("destination disabled", destination_id=destination.destination_id, reason=reason)
 
     def _refused(self, destination_id: str, item: Waiting, refused: Refused) -> None:
         metrics.REFUSED.labels(refused.verdict).inc()
@@ -465,7 +495,7 @@ class DeliveryFlow:
 
     async def _read_destinations(self, destination_ids: Sequence[str]) -> None:
         try:
-            found = await load_destinations(self._pool, destination_ids)
+            found = await load_destinations(self._pool, destination_ids, self._settings.vault)
         except psycopg.Error as error:
             log.warning("destinations not read, trying again", error=" ".join(str(error).split()))
             await asyncio.sleep(DATABASE_RETRY_SECONDS)
@@ -477,11 +507,17 @@ class DeliveryFlow:
             if destination is None:
                 self._destination_is_unknown(destination_id)
                 continue
+            self._tell_problem(self._destinations.get(destination_id), destination)
             self._destinations[destination_id] = destination
             self._lanes.configure(destination_id, _limits(destination), now)
             hold = None if destination.hold is None else HOLDS[destination.hold]
             self._lanes.hold(destination_id, hold, destination.hold_seconds, now)
         self._pump()
+
+    @staticmethod
+    def _tell_problem(before: Destination | None, now: Destination) -> None:
+        if now.problem is not None and (before is None or before.problem != now.problem):
+            log.error("destination cannot be sent to", destination_id=now.destination_id, problem=now.problem)
 
     def _destination_is_unknown(self, destination_id: str) -> None:
         for item in self._lanes.close(destination_id):

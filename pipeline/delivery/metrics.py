@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from pipeline.delivery.connections import Timings
+
 ATTEMPTS = Counter("outrider_worker_attempts_total", "Requests that ended, by outcome class.", ["outcome"])
 AMBIGUOUS = Counter(
     "outrider_worker_ambiguous_total", "Attempts that the receiver may have applied without our seeing it."
@@ -12,6 +14,15 @@ ATTEMPT_SECONDS = Histogram(
     "outrider_worker_attempt_seconds",
     "Duration of a request.",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30),
+)
+UNAUTHORIZED = Counter(
+    "outrider_worker_unauthorized_total", "Answers 401 and 403: the receiver rejects our authentication."
+)
+PHASE_SECONDS = Histogram(
+    "outrider_worker_phase_seconds",
+    "Parts of a request, where they happened: dns, connect, tls, and first_byte after the request.",
+    ["phase"],
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30),
 )
 STARTS = Counter("outrider_worker_starts_total", "Requests that were started.")
 REFUSED = Counter("outrider_worker_claims_refused_total", "Claims that the ledger refused, by verdict.", ["verdict"])
@@ -40,3 +51,13 @@ BATCH_SECONDS = Histogram(
     ["work"],
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5),
 )
+
+_PHASES = tuple((phase, PHASE_SECONDS.labels(phase)) for phase in ("dns", "connect", "tls", "first_byte"))
+
+
+def observe_phases(timings: Timings) -> None:
+    """Count those parts of a request that happened."""
+    for phase, histogram in _PHASES:
+        seconds = getattr(timings, phase)
+        if seconds is not None:
+            histogram.observe(seconds)

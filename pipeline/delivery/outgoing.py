@@ -8,7 +8,8 @@ from pipeline.core.signing import sign
 from pipeline.core.tracing import traceparent_of
 from pipeline.delivery.request_head import fixed_head, request_head
 from pipeline.delivery.sender import Request
-from pipeline.ledger.destinations import Destination
+from pipeline.delivery.tls import SYSTEM_TRUST, TlsSettings
+from pipeline.ledger.destinations import NO_CREDENTIAL, Credential, Destination
 
 
 def outgoing_request(
@@ -25,7 +26,7 @@ def outgoing_request(
 ) -> Request:
     """``timestamp``: unix time of this attempt, in seconds. Raises ValueError for what cannot be put into a header."""
     head = request_head(
-        fixed_head(destination.url),
+        fixed_head(destination.url, destination.static_headers, destination.credential.authorization),
         delivery_id=delivery_id,
         attempt=attempt,
         content_type=content_type,
@@ -43,4 +44,11 @@ def outgoing_request(
         body=body,
         timeout_seconds=timeout_seconds,
         allowed_networks=destination.allowed_networks,
+        tls=_tls_settings(destination.credential),
     )
+
+
+def _tls_settings(credential: Credential) -> TlsSettings:
+    if credential is NO_CREDENTIAL:
+        return SYSTEM_TRUST
+    return TlsSettings(credential.ca, credential.client_certificate, credential.client_key)

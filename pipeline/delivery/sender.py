@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from functools import lru_cache
+from time import perf_counter
 from types import TracebackType
 from typing import Self
 
@@ -38,6 +39,8 @@ from pipeline.delivery.targets import TargetRules
 from pipeline.delivery.tls import SYSTEM_TRUST, TlsSettings, TlsSettingsError, context_of
 
 ERROR_LENGTH_MAX = 500
+# The status decides; the body is evidence, and waited for no longer than this.
+BODY_SECONDS_MAX = 5.0
 URLS_CACHED = 4096
 
 
@@ -117,23 +120,22 @@ class Sender:
         """Send it once, to the first of the name's addresses that takes the connection. Raises only CancelledError."""
         progress = _Progress()
         try:
-            async with asyncio.timeout(request.timeout_seconds):
-                await self._send(request, progress)
+            async with asyncio.timeout(request.timeout_seconds) as deadline:
+                await self._send(request, progress, deadline)
         except TimeoutError:
             return progress.result(Failure.TIMEOUT, f"no {progress.stage} within {request.timeout_seconds:g} s")
         except Exception as error:
             return progress.result(_failure_of(error), str(error) or repr(error))
         return progress.result(Failure.INVALID_ANSWER, "no status")
 
-    async def _send(self, request: Request, progress: _Progress) -> None:
+    async def _send(self, request: Request, progress: _Progress, deadline: asyncio.Timeout) -> None:
         url = _parsed(request.url)
         self._rules.check(url.scheme, url.port or 0)
         host = url.raw_host or ""
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
+        begun = perf_counter()
         found, was_looked_up = await self._resolver.addresses(host)
         if was_looked_up:
-            progress.timings.dns = loop.time() - begun
+            progress.timings.dns = perf_counter() - begun
         addresses = checked(found, request.allowed_networks)
         endpoints = _endpoints(url, addresses, request.tls)
         progress.stage = "connection"
@@ -143,7 +145,7 @@ class Sender:
                 break
         else:
             endpoint, connection = await self._connect(endpoints, request.timeout_seconds, progress)
-        await self._exchange(request, endpoint, connection, progress)
+        await self._exchange(request, endpoint, connection, progress, deadline)
 
     async def _connect(
         self, endpoints: tuple[Endpoint, ...], timeout_seconds: float, progress: _Progress
@@ -159,13 +161,21 @@ class Sender:
         return endpoints[-1], await connect(endpoints[-1], progress.timings)
 
     async def _exchange(
-        self, request: Request, endpoint: Endpoint, connection: Connection, progress: _Progress
+        self,
+        request: Request,
+        endpoint: Endpoint,
+        connection: Connection,
+        progress: _Progress,
+        deadline: asyncio.Timeout,
     ) -> None:
         loop = asyncio.get_running_loop()
-        begun = loop.time()
+        begun = perf_counter()
 
         def header_has_come() -> None:
-            progress.timings.first_byte = loop.time() - begun
+            progress.timings.first_byte = perf_counter() - begun
+            if not progress.answer.is_done:
+                now = loop.time()
+                deadline.reschedule(min(deadline.when() or now, now + BODY_SECONDS_MAX))
 
         progress.stage = "answer"
         # Before the first byte goes to the socket: from here on the receiver may have it.

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pipeline.core.classify import Classification, Verdict, classify_failure, classify_status
+from pipeline.core.classify import (
+    NO_RULES,
+    Classification,
+    Outcome,
+    Rules,
+    Verdict,
+    classify_failure,
+    classify_status,
+)
 from pipeline.core.lifecycle import Actor, State, check_transition
 from pipeline.core.receiver_health import sign_of, slows
 from pipeline.core.retry import Exhausted, RetryIn, RetryPolicy, decide_retry
@@ -14,6 +22,15 @@ from pipeline.core.retry_after import parse_retry_after
 from pipeline.delivery.sender import Answer, NoAnswer
 from pipeline.ledger.deliveries import Claimed, Settlement
 from pipeline.ledger.destinations import Destination
+
+KEPT_VALUE_LENGTH_MAX = 256
+KEPT_HEADERS = frozenset(
+    (
+        *("content-type", "content-length", "content-encoding", "transfer-encoding", "date", "server", "via"),
+        *("retry-after", "location", "www-authenticate", "allow", "connection", "upgrade"),
+        *("x-request-id", "request-id", "x-correlation-id", "traceparent", "cf-ray", "x-amzn-requestid"),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +45,11 @@ class Attempt:
     result: Answer | NoAnswer
 
 
-def classify(result: Answer | NoAnswer) -> Classification:
-    """The table's line for this result."""
+def classify(result: Answer | NoAnswer, rules: Rules = NO_RULES) -> Classification:
+    """The table's line for this result, or what the destination's rules make of it."""
     if isinstance(result, Answer):
-        return classify_status(result.status)
-    return classify_failure(result.failure, request_begun=result.request_begun)
+        return classify_status(result.status, rules)
+    return classify_failure(result.failure, request_begun=result.request_begun, rules=rules)
 
 
 def settlement_of(
@@ -40,7 +57,7 @@ def settlement_of(
 ) -> Settlement:
     """What the ledger is to record; ``draw`` gives an even number in [0, 1)."""
     claimed, result = attempt.claimed, attempt.result
-    line = classify(result)
+    line = classify(result, destination.answer_rules)
     answer = result if isinstance(result, Answer) else None
     retry_after = parse_retry_after(
         None if answer is None else answer.header("retry-after"),
@@ -53,6 +70,7 @@ def settlement_of(
         age_seconds=claimed.age_seconds + attempt.duration_seconds,
         retry_after_seconds=retry_after,
         draw=draw,
+        unauthorized_before=claimed.unauthorized if line.outcome is Outcome.UNAUTHORIZED and not line.by_rule else None,
     )
     state, delay_seconds = _next_state(line, retry)
     check_transition(State.LEASED, state, Actor.WORKER)
@@ -77,7 +95,21 @@ def settlement_of(
         sign=sign_of(line.outcome, None if answer is None else answer.status),
         slows=slows(line.outcome),
         pause_seconds=retry_after if line.verdict is Verdict.RETRY else None,
+        response_headers=None if answer is None else kept_headers(answer.headers),
+        dns_seconds=result.timings.dns,
+        connect_seconds=result.timings.connect,
+        tls_seconds=result.timings.tls,
+        first_byte_seconds=result.timings.first_byte,
     )
+
+
+def kept_headers(headers: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Those of an answer that help to understand it, bounded; of a name that comes again, the first value."""
+    kept: dict[str, str] = {}
+    for name, value in headers:
+        if name in KEPT_HEADERS and name not in kept:
+            kept[name] = value[:KEPT_VALUE_LENGTH_MAX].replace("\0", "\\0")
+    return kept
 
 
 def retry_policy(destination: Destination) -> RetryPolicy:
@@ -88,6 +120,8 @@ def retry_policy(destination: Destination) -> RetryPolicy:
         max_delay_seconds=destination.retry_max_delay_seconds,
         max_attempts=destination.retry_max_attempts,
         max_age_seconds=destination.retry_max_age_seconds,
+        delays_seconds=destination.retry_delays_seconds,
+        unauthorized_delays_seconds=destination.unauthorized_delays_seconds,
     )
 
 

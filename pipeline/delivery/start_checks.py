@@ -10,6 +10,7 @@ import structlog
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from pipeline.core.sealing import Vault
 from pipeline.ledger.destinations import load_destinations
 from pipeline.ledger.pool import Pool
 from pipeline.settings import Settings
@@ -34,7 +35,7 @@ async def wait_for_database(pool: Pool) -> None:
 
     async def read() -> None:
         try:
-            await load_destinations(pool, [])
+            await load_destinations(pool, [], Vault())
         except psycopg.OperationalError as error:
             raise NotReadyError(
                 f"PostgreSQL does not answer ({_one_line(error)}); check OUTRIDER_POSTGRES_DSN, and that the server runs"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.delivery.addresses import TargetRefusedError
+from pipeline.settings import Settings
 
 PORT_MAX = 65_535
 
@@ -23,3 +24,8 @@ class TargetRules:
             raise TargetRefusedError("the URL is not https, and OUTRIDER_TARGET_HTTP is off")
         if not any(first <= port <= last for first, last in self.ports):
             raise TargetRefusedError(f"port {port} is none that OUTRIDER_TARGET_PORTS allows")
+
+
+def target_rules(settings: Settings) -> TargetRules:
+    """Those of the program's settings."""
+    return TargetRules(settings.target_port_ranges, allow_http=settings.target_http)

@@ -25,6 +25,7 @@ from pipeline.delivery.quarantine import Quarantine
 from pipeline.delivery.repeated_lines import quieten
 from pipeline.delivery.sender import Sender
 from pipeline.delivery.start_checks import START_SECONDS, NotReadyError, wait_for_database, wait_for_topics
+from pipeline.delivery.targets import target_rules
 from pipeline.delivery.transport import Origin
 from pipeline.health import serve_health
 from pipeline.ledger.pool import open_pool
@@ -90,7 +91,9 @@ class Worker:
                 return 0
             if not await self._unless_stopped(wait_for_topics(settings)):
                 return 0
-            sender = await stack.enter_async_context(Sender(concurrency=settings.worker_concurrency))
+            sender = await stack.enter_async_context(
+                Sender(concurrency=settings.worker_concurrency, rules=target_rules(settings))
+            )
             quarantine = await stack.enter_async_context(Quarantine(settings))
             self._app, topic = build_app(settings)
             self._flow = flow = DeliveryFlow(

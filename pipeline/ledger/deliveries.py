@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+import msgspec
 from psycopg.rows import dict_row
 
 from pipeline.ledger.pool import Pool
@@ -46,6 +47,8 @@ class Claimed:
     payload_sha256: bytes
     payload: bytes | None
     """The admitted bytes, only where the message's body differs from them."""
+    unauthorized: int
+    """Answers 401 and 403 so far."""
     age_seconds: float
     """Since admission, or since ``deliver_at`` where that is later."""
     lease_seconds: float
@@ -93,6 +96,11 @@ class Settlement:
     """Whether the destination's rate is to be taken back."""
     pause_seconds: float | None
     """How long the receiver asked to be left alone, for all of its deliveries."""
+    response_headers: dict[str, str] | None = None
+    dns_seconds: float | None = None
+    connect_seconds: float | None = None
+    tls_seconds: float | None = None
+    first_byte_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +163,7 @@ def _answer(delivery_id: str, row: dict[str, Any]) -> Claimed | Refused:
         headers=row["headers"],
         payload_sha256=row["payload_sha256"],
         payload=row["payload"],
+        unauthorized=row["unauthorized"],
         age_seconds=row["age_seconds"],
         lease_seconds=float(row["lease_seconds"]),
     )
@@ -184,6 +193,11 @@ async def settle(pool: Pool, worker_id: str, settlements: Sequence[Settlement], 
         "payload_sha256s": [s.payload_sha256 for s in settlements],
         "started_at": [s.started_at for s in settlements],
         "durations_seconds": [s.duration_seconds for s in settlements],
+        "response_headers": [None if s.response_headers is None else _json(s.response_headers) for s in settlements],
+        "dns_seconds": [s.dns_seconds for s in settlements],
+        "connect_seconds": [s.connect_seconds for s in settlements],
+        "tls_seconds": [s.tls_seconds for s in settlements],
+        "first_byte_seconds": [s.first_byte_seconds for s in settlements],
         "leased_at": [s.leased_at for s in settlements],
         "signs": [s.sign for s in settlements],
         "slows": [s.slows for s in settlements],
@@ -212,6 +226,28 @@ async def park(pool: Pool, parkings: Sequence[Parking]) -> None:
         )
 
 
+async def disable_gone(
+    pool: Pool, worker_id: str, *, destination_id: str, url: str, delivery_id: str, attempt: int, reason: str
+) -> bool:
+    """Disable a destination whose receiver says that it is gone, on record as a run; whether that changed anything.
+
+    Nothing changes where the attempt is no longer current, or the destination has another URL or is disabled by now.
+    """
+    async with pool.connection() as connection:
+        cursor = await connection.execute(
+            query("deliveries", "disable_gone"),
+            {
+                "destination_id": destination_id,
+                "url": url,
+                "delivery_id": delivery_id,
+                "attempt": attempt,
+                "worker_id": worker_id,
+                "reason": reason,
+            },
+        )
+        return await cursor.fetchone() is not None
+
+
 async def refuse(pool: Pool, delivery_id: str, dispatch_seq: int, error: str) -> str | None:
     """Give a delivery back whose current message could not be handled; its new state, or None where nothing moved.
 
@@ -230,6 +266,10 @@ async def refuse(pool: Pool, delivery_id: str, dispatch_seq: int, error: str) ->
         )
         row = await cursor.fetchone()
     return None if row is None else str(row[0])
+
+
+def _json(headers: dict[str, str]) -> str:
+    return msgspec.json.encode(headers).decode()
 
 
 def _text(value: str | None) -> str | None:

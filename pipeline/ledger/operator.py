@@ -15,6 +15,9 @@ import psycopg
 from psycopg.rows import class_row, dict_row, scalar_row
 from psycopg.types.json import Json
 
+from pipeline.core.sealing import Vault
+from pipeline.core.signing import PRIVATE_PREFIX, VERSION, VERSION_ED25519, public_key_of
+from pipeline.ledger.destinations import SIGNING
 from pipeline.ledger.pool import STATEMENT_TIMEOUT_SECONDS
 from pipeline.ledger.queries import query
 
@@ -50,6 +53,11 @@ class DestinationSettings:
     retry_max_attempts: int | None = None
     retry_max_age_seconds: float | None = None
     allowed_networks: list[str] | None = None
+    answer_rules: dict[str, str] | None = None
+    retry_delays_seconds: list[float] | None = None
+    """An empty list: the growing delays again."""
+    unauthorized_delays_seconds: list[float] | None = None
+    static_headers: dict[str, str] | None = None
 
     def given(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}
@@ -57,9 +65,15 @@ class DestinationSettings:
 
 @dataclass(frozen=True, slots=True)
 class SecretEntry:
-    """A signing secret without the secret."""
+    """A signing key without its secret."""
 
     key_id: str
+    scheme: str
+    """``v1`` or ``v1a``."""
+    public_key: str | None
+    """What receivers check v1a with."""
+    sealed_with: str | None
+    """Id of the key that seals it at rest; None where it is stored as it is."""
     created_at: datetime
     valid_until: datetime | None
     is_valid: bool
@@ -81,6 +95,14 @@ class DestinationEntry:
     retry_max_attempts: int
     retry_max_age_seconds: float
     allowed_networks: list[str]
+    answer_rules: dict[str, str]
+    retry_delays_seconds: list[float] | None
+    unauthorized_delays_seconds: list[float]
+    static_headers: dict[str, str]
+    authorization: str | None
+    """Its kind: Basic or Bearer."""
+    has_ca: bool
+    has_client_certificate: bool
     created_at: datetime
     updated_at: datetime
     subscriptions: list[str]
@@ -90,6 +112,7 @@ class DestinationEntry:
 class NewSecret:
     key_id: str
     secret: str = field(repr=False)
+    public_key: str | None = None
 
 
 @contextmanager
@@ -115,17 +138,18 @@ def add_destination(
     *,
     subscriptions: Sequence[str],
     secret: str,
+    vault: Vault,
     act: Act,
 ) -> NewSecret:
     """Raises DestinationExistsError, or psycopg.errors.CheckViolation for a value that the schema refuses."""
     with connection.transaction():
-        parameters = {**asdict(settings), "destination_id": destination_id}
+        parameters = {**_parameters(settings), "destination_id": destination_id}
         added = connection.execute(query("operator", "add_destination"), parameters).fetchone()
         if added is None:
             raise DestinationExistsError(destination_id)
         connection.execute(query("operator", "set_destination"), parameters)
         _subscribe(connection, destination_id, subscriptions)
-        made = _add_secret(connection, destination_id, secret)
+        made = _add_secret(connection, destination_id, secret, vault)
         counts = {"destination_id": destination_id, **settings.given(), "subscribed": list(subscriptions)}
         record_run(connection, "destination.add", act, counts)
     return made
@@ -143,7 +167,7 @@ def set_destination(
     """Change what is given. Raises NoSuchDestinationError, or CheckViolation for a value that the schema refuses."""
     with connection.transaction():
         cursor = connection.execute(
-            query("operator", "set_destination"), {**asdict(settings), "destination_id": destination_id}
+            query("operator", "set_destination"), {**_parameters(settings), "destination_id": destination_id}
         )
         if cursor.rowcount == 0:
             raise NoSuchDestinationError(destination_id)
@@ -174,15 +198,25 @@ def switch_destination(connection: psycopg.Connection, destination_id: str, act:
 
 
 def rotate_secret(
-    connection: psycopg.Connection, destination_id: str, secret: str, act: Act, *, overlap_seconds: float
+    connection: psycopg.Connection,
+    destination_id: str,
+    secret: str,
+    act: Act,
+    *,
+    overlap_seconds: float,
+    vault: Vault,
 ) -> NewSecret:
-    """A new current secret; the one before signs too for the overlap. Raises NoSuchDestinationError."""
+    """A new current secret of its scheme; the one before signs too for the overlap. Raises NoSuchDestinationError.
+
+    ``secret``: ``whsec_`` for v1, or ``whsk_`` for v1a, which then signs beside v1.
+    """
     with connection.transaction():
         reachable_settings(connection, destination_id)
         connection.execute(
-            query("operator", "retire_secrets"), {"destination_id": destination_id, "overlap_seconds": overlap_seconds}
+            query("operator", "retire_secrets"),
+            {"destination_id": destination_id, "overlap_seconds": overlap_seconds, "scheme": _scheme(secret)},
         )
-        made = _add_secret(connection, destination_id, secret)
+        made = _add_secret(connection, destination_id, secret, vault)
         counts = {"destination_id": destination_id, "key_id": made.key_id, "overlap_seconds": overlap_seconds}
         record_run(connection, "destination.rotate_secret", act, counts)
     return made
@@ -220,9 +254,28 @@ def _subscribe(connection: psycopg.Connection, destination_id: str, event_types:
     )
 
 
-def _add_secret(connection: psycopg.Connection, destination_id: str, secret: str) -> NewSecret:
+def _add_secret(connection: psycopg.Connection, destination_id: str, secret: str, vault: Vault) -> NewSecret:
+    public_key = public_key_of(secret) if _scheme(secret) == VERSION_ED25519 else None
     cursor = connection.cursor(row_factory=scalar_row)
-    key_id = cursor.execute(
-        query("operator", "add_secret"), {"destination_id": destination_id, "secret": secret}
-    ).fetchone()
-    return NewSecret(str(key_id), secret)
+    parameters = {
+        "destination_id": destination_id,
+        "secret": vault.seal(secret, purpose=SIGNING, owner=destination_id),
+    }
+    if public_key is None:  # the API's role may write no more than this
+        key_id = cursor.execute(query("operator", "add_secret"), parameters).fetchone()
+    else:
+        key_id = cursor.execute(
+            query("operator", "add_private_key"), {**parameters, "public_key": public_key}
+        ).fetchone()
+    return NewSecret(str(key_id), secret, public_key)
+
+
+def _scheme(secret: str) -> str:
+    return VERSION_ED25519 if secret.startswith(PRIVATE_PREFIX) else VERSION
+
+
+def _parameters(settings: DestinationSettings) -> dict[str, Any]:
+    values = asdict(settings)
+    for name in ("answer_rules", "static_headers"):
+        values[name] = None if values[name] is None else Json(values[name])
+    return values

@@ -118,12 +118,18 @@ class AttemptEntry:
     status: int | None
     ambiguous: bool
     error: str | None
+    response_headers: dict[str, str] | None
     response_excerpt: bytes | None
     retry_after_seconds: float | None
     next_attempt_at: datetime | None
     key_ids: list[str]
     started_at: datetime
     duration_seconds: float
+    dns_seconds: float | None
+    connect_seconds: float | None
+    tls_seconds: float | None
+    first_byte_seconds: float | None
+    """To the end of the answer's header."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +216,13 @@ def attempts_of(connection: psycopg.Connection, delivery_id: str, limit: int) ->
     """Newest first; those that retention dropped are absent."""
     cursor = connection.cursor(row_factory=class_row(AttemptEntry))
     return cursor.execute(query("reports", "attempts_of"), {"delivery_id": delivery_id, "limit": limit}).fetchall()
+
+
+def last_answers(connection: psycopg.Connection, delivery_ids: Sequence[str]) -> dict[str, AttemptEntry]:
+    """By delivery, the last attempt that got a status; those without one are absent."""
+    cursor = connection.cursor(row_factory=dict_row)
+    rows = cursor.execute(query("reports", "last_answers"), {"delivery_ids": list(delivery_ids)}).fetchall()
+    return {row.pop("delivery_id"): AttemptEntry(**row) for row in rows}
 
 
 async def oldest_due_seconds(pool: Pool) -> float:

@@ -14,6 +14,7 @@ from aiohttp import web
 from psycopg.rows import dict_row
 from standardwebhooks import Webhook
 
+from pipeline.core.sealing import Vault
 from pipeline.ledger.destinations import load_destinations
 from pipeline.ledger.pool import open_pool
 from tests.support.ledger_rows import SECRET, add_delivery, add_destination, connect, scalar
@@ -96,7 +97,7 @@ def test_the_secret_verifies_what_is_signed_with_it(
 
     async def secrets() -> list[str]:
         async with open_pool(database, 1, "test") as pool:
-            return [s.secret for s in (await load_destinations(pool, ["acme"]))["acme"].secrets]
+            return [s.secret for s in (await load_destinations(pool, ["acme"], Vault()))["acme"].secrets]
 
     assert asyncio.run(secrets()) == [secret]
     Webhook(secret)  # a key that the receivers' library takes
@@ -265,7 +266,7 @@ def test_a_secret_that_leaked_is_retired_at_once(outrider: Outrider, database: s
 def valid_keys(database: str) -> list[str]:
     async def load() -> list[str]:
         async with open_pool(database, 1, "test") as pool:
-            return [s.key_id for s in (await load_destinations(pool, ["acme"]))["acme"].secrets]
+            return [s.key_id for s in (await load_destinations(pool, ["acme"], Vault()))["acme"].secrets]
 
     return asyncio.run(load())
 

@@ -81,7 +81,7 @@ def test_answers_decide_what_follows(world, component):
     names = [*answers, "closed", "internal", "once"]
     ids = {name: world.admit(f"e-{name}", name)[0] for name in names}
     world.publish()
-    component("worker")
+    component("worker", target_ports="1-65535")
     wait_until(lambda: all(world.attempts(ids[name]) for name in names), "an attempt of each")
 
     outcome = {name: world.attempts(ids[name])[0] for name in names}

@@ -16,6 +16,7 @@ TABLES = (
     "destination",
     "destination_pace",
     "destination_secret",
+    "destination_credential",
     "subscription",
     "delivery",
     "dispatch_outbox",
@@ -34,11 +35,14 @@ READS = {
     "auditor": set[str](),
     "operator": set(TABLES),
     # Of events and attempts it reads columns: no payload, and nothing that a receiver said.
-    "api": {"destination", "destination_secret", "subscription", "delivery", "run", "ledger_setting", "api_key"},
+    "api": {
+        *("destination", "destination_pace", "destination_secret", "destination_credential", "subscription"),
+        *("delivery", "run", "ledger_setting", "api_key"),
+    },
 }
 DELETES = {
     **{role: set[str]() for role in ROLES},
-    "operator": {"destination", "destination_pace", "destination_secret", "subscription"},
+    "operator": {"destination", "destination_pace", "destination_secret", "destination_credential", "subscription"},
     "api": {"subscription"},
 }
 
@@ -97,6 +101,7 @@ ALLOWED = [
     ("operator", ADMIT),
     ("worker", MOVE),
     ("worker", "update outrider.destination_pace set tokens = 0"),
+    ("worker", "update outrider.destination set enabled = false, disabled_reason = 'gone', updated_at = now()"),
     ("worker", "insert into outrider.run (kind, woken_by) values ('reconcile', 'timer')"),
     ("worker", "select outrider.ensure_partitions(3)"),
     ("worker", "select outrider.drop_expired_partitions(7, 90)"),

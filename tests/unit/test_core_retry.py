@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,9 +15,14 @@ POLICY = RetryPolicy(
 )
 
 
-def decide(policy=POLICY, *, attempt=1, age_seconds=0.0, retry_after_seconds=None, drawn=0.5):
+def decide(policy=POLICY, *, attempt=1, age_seconds=0.0, retry_after_seconds=None, drawn=0.5, unauthorized_before=None):
     return decide_retry(
-        policy, attempt=attempt, age_seconds=age_seconds, retry_after_seconds=retry_after_seconds, draw=lambda: drawn
+        policy,
+        attempt=attempt,
+        age_seconds=age_seconds,
+        retry_after_seconds=retry_after_seconds,
+        draw=lambda: drawn,
+        unauthorized_before=unauthorized_before,
     )
 
 
@@ -59,3 +67,24 @@ def test_no_delay_leaves_its_bounds(*, attempt, drawn, first, factor, cap, retry
     assert isinstance(decision, RetryIn)
     floor = retry_after or 0.0
     assert floor <= decision.delay_seconds <= max(floor, cap)
+
+
+LISTED = replace(POLICY, delays_seconds=(5.0, 300.0))
+
+
+def test_a_list_of_delays_is_kept_with_a_little_spread_and_ends():
+    assert decide(LISTED, attempt=1, drawn=0.0) == RetryIn(5.0)
+    assert decide(LISTED, attempt=2, drawn=0.5) == RetryIn(pytest.approx(315.0))
+    assert decide(LISTED, attempt=3) is Exhausted.ATTEMPTS
+    assert decide(LISTED, attempt=1, drawn=0.0, retry_after_seconds=60.0) == RetryIn(60.0)
+    assert decide(replace(LISTED, max_attempts=1), attempt=1) is Exhausted.ATTEMPTS
+    assert decide(LISTED, attempt=2, age_seconds=431_900.0) is Exhausted.AGE
+
+
+def test_rejected_authentication_has_a_schedule_and_a_count_of_its_own():
+    assert decide(attempt=7, unauthorized_before=0, drawn=0.0) == RetryIn(60.0)
+    assert decide(attempt=7, unauthorized_before=3, drawn=0.0) == RetryIn(21_600.0)
+    assert decide(attempt=7, unauthorized_before=4) is Exhausted.UNAUTHORIZED
+    assert decide(LISTED, attempt=2, unauthorized_before=0, drawn=0.0) == RetryIn(60.0)
+    assert decide(attempt=20, unauthorized_before=0) is Exhausted.ATTEMPTS
+    assert decide(replace(POLICY, unauthorized_delays_seconds=()), unauthorized_before=0) is Exhausted.UNAUTHORIZED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from ipaddress import ip_address, ip_network
 
 import pytest
@@ -64,6 +65,19 @@ REFUSED = [
     "fec0::1",
     "ff02::1",
     "4000::1",
+    "::ffff:0:7f00:1",  # IPv4-translated
+    "64:ff9b:1:7f00:1::",  # NAT64 of local use
+    "64:ff9b::c0a8:101",
+    "64:ff9b::e000:1",
+    "::ffff:224.0.0.1",
+    "::ffff:100.64.0.1",
+    "2001:0:4136:e378:8000:63bf:3fff:fdd2",  # Teredo, of a public host
+    "2002:0808:0808::1",  # 6to4, of a public host
+    "100.100.100.200",  # metadata of another cloud
+    "192.0.0.170",
+    "fd20:ce::254",
+    "ff05::1:3",
+    "ff0e::1",
 ]
 OPEN = [
     "1.1.1.1",
@@ -130,34 +144,67 @@ async def test_addresses_need_no_lookup(host):
     assert await Resolver().addresses(host) == ((ip_address(host),), False)
 
 
-async def test_names_are_looked_up_once_for_all_who_ask(monkeypatch):
+async def test_names_are_looked_up_once_for_all_who_ask():
     lookups = []
 
     def look_up(host):
         lookups.append(host)
         return (ip_address("1.1.1.1"),)
 
-    monkeypatch.setattr(addresses, "_look_up", look_up)
-    resolver = Resolver()
+    resolver = Resolver(look_up)
     answers = await asyncio.gather(*(resolver.addresses("receiver.example") for _ in range(20)))
     assert set(answers) == {((ip_address("1.1.1.1"),), True)}
     assert await resolver.addresses("receiver.example") == ((ip_address("1.1.1.1"),), False)
     assert lookups == ["receiver.example"]
 
 
-async def test_a_failed_lookup_is_tried_again_by_the_next_who_asks(monkeypatch):
+async def test_a_failed_lookup_is_tried_again_by_the_next_who_asks():
     lookups = []
 
     def look_up(host):
         lookups.append(host)
         raise LookupFailedError(f"{host}: no such host")
 
-    monkeypatch.setattr(addresses, "_look_up", look_up)
-    resolver = Resolver()
+    resolver = Resolver(look_up)
     for _ in range(2):
         with pytest.raises(LookupFailedError):
             await resolver.addresses("gone.example")
     assert len(lookups) == 2
+
+
+async def test_an_old_answer_is_renewed_while_it_is_used(monkeypatch):
+    """A name server that hangs holds up nobody who has an answer that is not too old."""
+    released, lookups = threading.Event(), []
+
+    def look_up(host):
+        lookups.append(host)
+        if len(lookups) > 1:
+            released.wait(30.0)
+        return (ip_address(f"1.1.1.{len(lookups)}"),)
+
+    monkeypatch.setattr(addresses, "CACHE_SECONDS", -1.0)
+    resolver = Resolver(look_up)
+    first = ip_address("1.1.1.1")
+    assert await resolver.addresses("receiver.example") == ((first,), True)
+    for _ in range(3):
+        assert await resolver.addresses("receiver.example") == ((first,), False)
+    released.set()
+    for _ in range(3_000):
+        if (await resolver.addresses("receiver.example"))[0] != (first,):
+            break
+        await asyncio.sleep(0.01)
+    else:
+        raise AssertionError("the answer was never renewed")
+    assert lookups[:2] == ["receiver.example"] * 2
+
+
+async def test_an_answer_that_is_too_old_is_used_no_more(monkeypatch):
+    answers = iter(["1.1.1.1", "1.1.1.2"])
+    monkeypatch.setattr(addresses, "CACHE_SECONDS", -1.0)
+    monkeypatch.setattr(addresses, "STALE_SECONDS", -1.0)
+    resolver = Resolver(lambda host: (ip_address(next(answers)),))
+    assert await resolver.addresses("receiver.example") == ((ip_address("1.1.1.1"),), True)
+    assert await resolver.addresses("receiver.example") == ((ip_address("1.1.1.2"),), True)
 
 
 @pytest.mark.parametrize("host", ["", "no such host", "a" * 300, "xn--\udc80", "\0"])

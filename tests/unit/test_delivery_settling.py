@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pipeline.core.classify import Failure
+from pipeline.core.classify import Failure, check_rules
+from pipeline.delivery.connections import Timings
 from pipeline.delivery.sender import Answer, NoAnswer
 from pipeline.delivery.settling import Attempt, settlement_of
 from pipeline.ledger.deliveries import Claimed
@@ -35,7 +36,7 @@ def make_destination(**changes):
     return Destination(**(values | changes))
 
 
-def settle(result, *, attempt=1, age_seconds=1.0, destination=None, seconds_max=86_400.0, drawn=0.5):
+def settle(result, *, attempt=1, age_seconds=1.0, destination=None, seconds_max=86_400.0, drawn=0.5, unauthorized=0):
     claimed = Claimed(
         delivery_id="dlv_1",
         destination_id="d",
@@ -47,6 +48,7 @@ def settle(result, *, attempt=1, age_seconds=1.0, destination=None, seconds_max=
         headers={},
         payload_sha256=b"\1" * 32,
         payload=None,
+        unauthorized=unauthorized,
         age_seconds=age_seconds,
         lease_seconds=35.0,
     )
@@ -117,3 +119,37 @@ def test_no_answer_says_what_happened_and_whether_it_may_have_been_applied():
     assert before.error == "connection refused"
     after = settle(NoAnswer(Failure.TIMEOUT, True, "no answer within 20 s"))
     assert (after.outcome, after.ambiguous) == ("timeout_after_sent", True)
+
+
+def test_phases_and_a_bounded_part_of_the_header_are_kept():
+    headers = [("server", "a\0b"), ("set-cookie", "session=secret"), ("x-request-id", "r" * 1000), ("server", "second")]
+    settlement = settle(Answer(500, headers, b"", Timings(dns=0.1, connect=0.2, tls=None, first_byte=0.4)))
+    assert settlement.response_headers == {"server": "a\\0b", "x-request-id": "r" * 256}
+    phases = (settlement.dns_seconds, settlement.connect_seconds, settlement.tls_seconds, settlement.first_byte_seconds)
+    assert phases == (0.1, 0.2, None, 0.4)
+    assert settle(NoAnswer(Failure.DNS, False, "no")).response_headers is None
+
+
+def test_rejected_authentication_waits_long_and_ends_by_its_own_count():
+    assert settle(Answer(401, [], b""), attempt=9, unauthorized=0, drawn=0.0).delay_seconds == 60.0
+    assert settle(Answer(403, [], b""), attempt=9, unauthorized=1, drawn=0.0).delay_seconds == 600.0
+    settlement = settle(Answer(401, [], b""), attempt=9, unauthorized=4)
+    assert (settlement.state, settlement.error) == ("dead", "unauthorized_exhausted")
+    # Other failures keep their schedule, whatever came before.
+    assert settle(Answer(500, [], b""), unauthorized=4).state == "pending"
+
+
+def test_a_destinations_rules_and_list_of_delays_decide():
+    destination = make_destination(
+        answer_rules=check_rules({"404": "retry", "409": "success", "401": "retry"}), retry_delays_seconds=(7.0,)
+    )
+    assert settle(Answer(404, [], b""), destination=destination, drawn=0.0).delay_seconds == 7.0
+    assert settle(Answer(404, [], b""), destination=destination, attempt=2).state == "dead"
+    assert settle(Answer(401, [], b""), destination=destination, drawn=0.0, unauthorized=9).delay_seconds == 7.0
+    accepted = settle(Answer(409, [], b""), destination=destination)
+    assert (accepted.state, accepted.outcome, accepted.status, accepted.ambiguous) == (
+        "succeeded",
+        "success",
+        409,
+        False,
+    )

@@ -28,6 +28,19 @@ from pipeline.cli.destination_rules import RuleError, check_url, parse_networks
         ("https://localhost/", [], "this machine"),
         ("https://x.localhost./", [], "this machine"),
         ("https://10.1.2.3/", [], "private"),
+        ("https://10.1.2.3./", [], "private"),
+        ("https://2130706433/", [], "no address"),
+        ("https://0x7f000001/", [], "no address"),
+        ("https://0x7f.0.0.1/", [], "no address"),
+        ("https://0177.0.0.1/", [], "no address"),
+        ("https://127.1/", [], "no address"),
+        ("https://1.2.3.4.5/", [], "no address"),
+        ("https://receiver.0x/", [], "no address"),
+        ("https://good.example@169.254.169.254/", [], "user or password"),
+        ("https://[::ffff:a9fe:a9fe]/", [], "link-local"),
+        ("https://[2002:7f00:1::1]/", [], "6to4"),
+        ("https://[2001:0:7f00:1::1]/", [], "Teredo"),
+        ("https://[fe80::1%25eth0]/", [], "Invalid IPv6|not global|no host|zone"),
         ("https://169.254.169.254/", [], "link-local"),
         ("https://224.0.0.1/", [], "multicast"),
         ("https://[::1]/", [], "--allow-network ::1/128"),
@@ -56,6 +69,13 @@ def test_url_is_refused_in_one_line(url: str, networks: list[str], message: str)
 )
 def test_url_is_taken(url: str, networks: list[str]) -> None:
     check_url(url, allow_http=True, networks=parse_networks(networks))
+
+
+def test_a_port_that_workers_do_not_send_to_is_refused():
+    for url, ports in (("https://a.example:22/", [(80, 80), (443, 443)]), ("http://a.example/", [(443, 443)])):
+        with pytest.raises(RuleError, match="OUTRIDER_TARGET_PORTS"):
+            check_url(url, allow_http=True, networks=[], ports=ports)
+    check_url("https://a.example/", allow_http=False, networks=[], ports=[(443, 443)])
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1/8", "inside", "", "10.0.0.0/33"])

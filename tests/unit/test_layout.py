@@ -24,7 +24,7 @@ ALLOWED = {
         }
         for name in COMPONENTS
     },
-    "pipeline.settings": {"topics"},
+    "pipeline.settings": {"pipeline.core", "topics"},
     "pipeline.logs": set[str](),
     "pipeline.health": set[str](),
     "connectors": {"connectors"},

@@ -74,7 +74,7 @@ with wanted as (
     and d.dispatch_seq = r.dispatch_seq
     and p.hold is null
     and r.turn <= least(floor(p.tokens), p.free_places)
-  returning d.delivery_id, d.destination_id, d.attempt, d.event_id, r.body_sha256, d.leased_at,
+  returning d.delivery_id, d.destination_id, d.attempt, d.unauthorized, d.event_id, r.body_sha256, d.leased_at,
             p.timeout_seconds + %(lease_margin_seconds)s as lease_seconds,
             extract(epoch from statement_timestamp() - greatest(d.created_at, d.deliver_at))::double precision
               as age_seconds
@@ -108,7 +108,7 @@ select f.place,
          when p.is_probing then c.lease_seconds
          else greatest(0, (r.turn - p.tokens) / p.rate)
        end as wait_seconds,
-       c.destination_id, c.attempt, c.leased_at, c.lease_seconds, c.age_seconds,
+       c.destination_id, c.attempt, c.unauthorized, c.leased_at, c.lease_seconds, c.age_seconds,
        e.event_id, e.event_type, e.content_type, e.headers, e.payload_sha256,
        case when e.payload_sha256 <> c.body_sha256 then e.payload end as payload
 from found f
@@ -128,11 +128,13 @@ with result as (
     %(statuses)s::integer[], %(ambiguous)s::boolean[], %(errors)s::text[], %(response_excerpts)s::bytea[],
     %(retry_afters_seconds)s::double precision[], %(key_ids)s::text[], %(payload_sha256s)s::bytea[],
     %(started_at)s::timestamptz[], %(durations_seconds)s::double precision[], %(leased_at)s::timestamptz[],
-    %(signs)s::text[], %(slows)s::boolean[], %(pauses_seconds)s::double precision[]
+    %(signs)s::text[], %(slows)s::boolean[], %(pauses_seconds)s::double precision[], %(response_headers)s::text[],
+    %(dns_seconds)s::double precision[], %(connect_seconds)s::double precision[], %(tls_seconds)s::double precision[],
+    %(first_byte_seconds)s::double precision[]
   ) with ordinality as r (
     delivery_id, attempt, dispatch_seq, state, delay_seconds, waiting_reason, outcome, status, ambiguous, error,
     response_excerpt, retry_after_seconds, key_ids, payload_sha256, started_at, duration_seconds, leased_at, sign, slows,
-    pause_seconds, place
+    pause_seconds, response_headers, dns_seconds, connect_seconds, tls_seconds, first_byte_seconds, place
   )
 ), moved as (
   update outrider.delivery d
@@ -144,6 +146,7 @@ with result as (
       lease_until = null,
       lease_owner = null,
       waiting_reason = r.waiting_reason,
+      unauthorized = d.unauthorized + (r.outcome = 'unauthorized')::integer,
       last_outcome = r.outcome,
       last_status = r.status,
       last_error = r.error
@@ -207,11 +210,12 @@ with result as (
   insert into outrider.delivery_attempt (
     delivery_id, event_id, event_type, destination_id, attempt, dispatch_seq, worker_id, result, outcome, status,
     ambiguous, error, response_excerpt, retry_after_seconds, next_attempt_at, key_ids, payload_sha256, started_at,
-    duration_seconds)
+    duration_seconds, response_headers, dns_seconds, connect_seconds, tls_seconds, first_byte_seconds)
   select r.delivery_id, d.event_id, e.event_type, d.destination_id, r.attempt, r.dispatch_seq, %(worker_id)s,
          case when m.place is null then 'late' when r.state = 'pending' then 'retry' else r.state end,
          r.outcome, r.status, r.ambiguous, r.error, r.response_excerpt, r.retry_after_seconds, m.next_attempt_at,
-         string_to_array(r.key_ids, ' '), r.payload_sha256, r.started_at, r.duration_seconds
+         string_to_array(r.key_ids, ' '), r.payload_sha256, r.started_at, r.duration_seconds,
+         r.response_headers::jsonb, r.dns_seconds, r.connect_seconds, r.tls_seconds, r.first_byte_seconds
   from result r
   join outrider.delivery d on d.delivery_id = r.delivery_id
   join outrider.event e on e.event_id = d.event_id
@@ -221,6 +225,27 @@ with result as (
 select r.place, m.place is not null as counted
 from result r
 left join moved m on m.place = r.place
+
+-- name: disable_gone
+-- A receiver that answered 410 is called no more. Only by an attempt that still counts, at the URL that still stands.
+with switched as (
+  update outrider.destination x
+  set enabled = false,
+      disabled_reason = %(reason)s,
+      updated_at = statement_timestamp()
+  where x.destination_id = %(destination_id)s
+    and x.enabled
+    and x.url = %(url)s
+    and exists (select from outrider.delivery d
+                where d.delivery_id = %(delivery_id)s and d.state || '' = 'leased' and d.attempt = %(attempt)s)
+  returning x.destination_id
+)
+insert into outrider.run (kind, woken_by, operator, reason, counts, finished_at)
+select 'destination.disable', 'delivery', %(worker_id)s, %(reason)s,
+       jsonb_build_object('destination_id', s.destination_id, 'delivery_id', %(delivery_id)s::text,
+                          'attempt', %(attempt)s::integer), clock_timestamp()
+from switched s
+returning run_id
 
 -- name: park
 -- enqueued -> pending without an attempt, where the message is still the current one. A destination that had no room is

@@ -36,6 +36,11 @@ set url = coalesce(%(url)s, url),
     retry_max_attempts = coalesce(%(retry_max_attempts)s, retry_max_attempts),
     retry_max_age_seconds = coalesce(%(retry_max_age_seconds)s, retry_max_age_seconds),
     allowed_networks = coalesce(%(allowed_networks)s::text[]::cidr[], allowed_networks),
+    answer_rules = coalesce(%(answer_rules)s::jsonb, answer_rules),
+    retry_delays_seconds = nullif(coalesce(%(retry_delays_seconds)s::double precision[], retry_delays_seconds), '{}'),
+    unauthorized_delays_seconds =
+      coalesce(%(unauthorized_delays_seconds)s::double precision[], unauthorized_delays_seconds),
+    static_headers = coalesce(%(static_headers)s::jsonb, static_headers),
     updated_at = clock_timestamp()
 where destination_id = %(destination_id)s
 
@@ -59,10 +64,11 @@ where destination_id = %(destination_id)s
   and event_type = any (%(event_types)s)
 
 -- name: retire_secrets
--- The current secret goes on signing, beside the next one, until then.
+-- The current secret of a scheme goes on signing, beside the next one, until then.
 update outrider.destination_secret
 set valid_until = statement_timestamp() + make_interval(secs => %(overlap_seconds)s)
 where destination_id = %(destination_id)s
+  and scheme = %(scheme)s
   and valid_until is null
 
 -- name: add_secret
@@ -70,19 +76,29 @@ insert into outrider.destination_secret (destination_id, secret)
 values (%(destination_id)s, %(secret)s)
 returning secret_id
 
+-- name: add_private_key
+insert into outrider.destination_secret (destination_id, secret, scheme, public_key)
+values (%(destination_id)s, %(secret)s, 'v1a', %(public_key)s)
+returning secret_id
+
 -- name: list_destinations
 select x.destination_id, x.url, x.enabled, x.disabled_reason, x.start_rate_per_second, x.burst, x.concurrency,
        x.timeout_seconds, x.retry_first_delay_seconds, x.retry_factor, x.retry_max_delay_seconds,
        x.retry_max_attempts, x.retry_max_age_seconds, x.allowed_networks::text[] as allowed_networks,
+       x.answer_rules, x.retry_delays_seconds, x.unauthorized_delays_seconds, x.static_headers,
+       c.authorization_kind as authorization,
+       c.ca is not null as has_ca, c.client_certificate is not null as has_client_certificate,
        x.created_at, x.updated_at,
        array(select s.event_type from outrider.subscription s
              where s.destination_id = x.destination_id order by s.event_type) as subscriptions
 from outrider.destination x
+left join outrider.destination_credential c on c.destination_id = x.destination_id
 where %(destination_id)s::text is null or x.destination_id = %(destination_id)s
 order by x.destination_id
 
 -- name: list_secrets
-select k.secret_id as key_id, k.created_at, k.valid_until,
+select k.secret_id as key_id, k.scheme, k.public_key,
+       (regexp_match(k.secret, '^sealed:1:([^:]+):'))[1] as sealed_with, k.created_at, k.valid_until,
        k.valid_until is null or k.valid_until > statement_timestamp() as is_valid
 from outrider.destination_secret k
 where k.destination_id = %(destination_id)s

@@ -86,11 +86,22 @@ limit %(limit)s
 
 -- name: attempts_of
 select a.attempt, a.dispatch_seq, a.worker_id, a.result, a.outcome, a.status, a.ambiguous, a.error,
-       a.response_excerpt, a.retry_after_seconds, a.next_attempt_at, a.key_ids, a.started_at, a.duration_seconds
+       a.response_headers, a.response_excerpt, a.retry_after_seconds, a.next_attempt_at, a.key_ids, a.started_at,
+       a.duration_seconds, a.dns_seconds, a.connect_seconds, a.tls_seconds, a.first_byte_seconds
 from outrider.delivery_attempt a
 where a.delivery_id = %(delivery_id)s
 order by a.attempt desc, a.recorded_at desc
 limit %(limit)s
+
+-- name: last_answers
+-- The last attempt of each that got a status.
+select distinct on (a.delivery_id) a.delivery_id, a.attempt, a.dispatch_seq, a.worker_id, a.result, a.outcome, a.status,
+       a.ambiguous, a.error, a.response_headers, a.response_excerpt, a.retry_after_seconds, a.next_attempt_at, a.key_ids,
+       a.started_at, a.duration_seconds, a.dns_seconds, a.connect_seconds, a.tls_seconds, a.first_byte_seconds
+from outrider.delivery_attempt a
+where a.delivery_id = any (%(delivery_ids)s)
+  and a.status is not null
+order by a.delivery_id, a.attempt desc, a.recorded_at desc
 
 -- name: counts_by_state
 -- States that wait, and dead, are counted in their indexes. Succeeded deliveries are counted while the table is small,

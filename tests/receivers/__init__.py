@@ -1,0 +1,1 @@
+"""A receiver that misbehaves in every way we know, for tests of the sender and of the worker."""
