@@ -134,3 +134,35 @@ def test_an_unknown_type_is_text_in_its_text_form_only() -> None:
 def test_malformed_values_are_errors_of_one_kind(oid: int, value: bytes | str) -> None:
     with suppress(ValueFormError, BinaryUnsupportedError):
         assert isinstance(codec_of(oid).text(value), bytes)
+
+
+# Of each type whose length or content tells where it ends.
+WHOLE_VALUES = {
+    BOOL: b"\1",
+    INT4: b"\0\0\0\7",
+    INT8: bytes(8),
+    FLOAT8: struct.pack(">d", 0.1),
+    700: struct.pack(">f", 0.1),
+    DATE: bytes(4),
+    1114: bytes(8),
+    TIMESTAMPTZ: bytes(8),
+    NUMERIC: struct.pack(">HhHH3H", 3, 1, 0, 3, 1, 2345, 6780),
+    UUID: bytes(16),
+    INT4_ARRAY: struct.pack(">iiIiiii", 2, 1, INT4, 2, 1, 2, 1) + struct.pack(">iiiiiii", 4, 1, -1, 4, 3, 4, 4),
+    TEXT_ARRAY: struct.pack(">iiIii", 1, 0, TEXT, 2, 1) + struct.pack(">i", 3) + b"abc" + struct.pack(">i", 0),
+}
+
+
+@pytest.mark.parametrize("oid", WHOLE_VALUES)
+def test_every_proper_prefix_of_a_binary_value_is_an_error(oid: int) -> None:
+    whole = WHOLE_VALUES[oid]
+    assert codec_of(oid).text(whole)
+    for size in range(len(whole)):
+        with pytest.raises(ValueFormError):
+            codec_of(oid).text(whole[:size])
+
+
+@pytest.mark.parametrize("oid", WHOLE_VALUES)
+def test_bytes_left_over_behind_a_binary_value_are_an_error(oid: int) -> None:
+    with pytest.raises(ValueFormError):
+        codec_of(oid).text(WHOLE_VALUES[oid] + b"\0")
