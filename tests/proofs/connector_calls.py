@@ -35,8 +35,8 @@ from tests.support.outbox_judge import OutboxJudge
 from tests.support.outbox_load import Known, write_dispatches
 
 LIVES_MAX = 2_000
-TRANSACTION_ROWS = 5
-LARGE_ROWS = 12
+TRANSACTION_ROWS = 3
+LARGE_ROWS = 7
 FAST_BACKOFF_SECONDS = 0.2
 ADMIN_SECONDS = 30.0
 
@@ -103,7 +103,7 @@ class Bench:
             return world.connector(backoff_max_seconds=FAST_BACKOFF_SECONDS)
 
         try:
-            commit("before", 7)
+            commit("before", 4)
             with start() as connector:
                 _streams(connector)
                 judge.wait_until_published(connection, lambda: _runs(connector))
@@ -114,10 +114,10 @@ class Bench:
                     )
                 commit("large", LARGE_ROWS)
                 judge.wait_until_published(connection, lambda: _runs(connector))
-            commit("between", 2)
+            commit("between", 1)
             with start() as connector:
                 _streams(connector)
-                commit("after", 2)
+                commit("after", 1)
                 judge.wait_until_published(connection, lambda: _runs(connector))
         except Exception as error:
             return [f"the connector did not recover: {type(error).__name__}: {error}"]
