@@ -205,7 +205,7 @@ class Streaming:
             if parts is None:
                 return False
             value, key, headers = parts
-            self._sink.put(table.topic, key, value, headers)
+            self._sink.put(table.topic, key, value, headers, len(data))
         except _GENERAL:
             return False
         return True
