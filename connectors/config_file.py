@@ -55,7 +55,7 @@ class _Value(msgspec.Struct, forbid_unknown_fields=True):
     """One column, or a JSON object of several."""
 
     column: str | None = None
-    empty: Literal["keep", "null"] = "keep"
+    empty: Literal["keep", "null", "blank_text_null"] = "keep"
     columns: tuple[str, ...] = ()
 
 

@@ -28,10 +28,11 @@ class ColumnValue:
     """The record's value is one column: ``bytea`` byte for byte, other types as text. NULL is null.
 
     With ``empty`` as ``null``, so is a value without any byte: a tombstone, by which a compacted topic forgets the key.
+    As ``blank_text_null``, so is any text of nothing but blanks and control characters, and no ``bytea``.
     """
 
     column: str
-    empty: Literal["keep", "null"] = "keep"
+    empty: Literal["keep", "null", "blank_text_null"] = "keep"
 
 
 @dataclass(frozen=True, slots=True)

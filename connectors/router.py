@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -281,14 +281,33 @@ def _bind_value(
     return json_object
 
 
+_BLANKS: Final = bytes(range(0x21))
+
+
+def _is_never_empty(_: bytes) -> bool:
+    return False
+
+
+# By what counts as empty, and whether the value is raw bytes.
+_EMPTIES: Final[dict[tuple[str, bool], Callable[[bytes], bool]]] = {
+    ("keep", False): _is_never_empty,
+    ("keep", True): _is_never_empty,
+    ("null", False): lambda content: not content,
+    ("null", True): lambda content: not content,
+    ("blank_text_null", False): lambda content: not content.strip(_BLANKS),
+    ("blank_text_null", True): _is_never_empty,
+}
+
+
 def _bind_column_value(value: ColumnValue, index: int, codec: Codec) -> Callable[[Sequence[Value]], bytes | None]:
-    body, empty_is_null = codec.body, value.empty == "null"
+    body = codec.body
+    is_empty = _EMPTIES[value.empty, codec.is_raw]
 
     def column_body(values: Sequence[Value]) -> bytes | None:
         cell = values[index]
         if cell is UNCHANGED:
             raise RowError(f"value column {value.column!r} is unchanged, so its value was not sent")
         content = None if cell is None else body(cell)
-        return None if empty_is_null and not content else content
+        return None if content is None or is_empty(content) else content
 
     return column_body

@@ -39,7 +39,7 @@ _LENGTH = struct.Struct(">I").unpack_from
 def unrolled_reader(route: Route, relation: Relation) -> RowReader | None:
     """A reader of the relation's inserted rows, or None where a column of the route is missing, or the route does
     more than is usual."""
-    if not isinstance(route.topic, str) or route.timestamp is not None:
+    if not isinstance(route.topic, str) or route.timestamp is not None or _tells_blanks(route):
         return None
     places = {column.name: number for number, column in enumerate(relation.columns)}
     if not places.keys() >= set(route.columns):
@@ -49,6 +49,10 @@ def unrolled_reader(route: Route, relation: Relation) -> RowReader | None:
     exec("\n".join(source.lines()), namespace)  # noqa: S102  # see the module: column numbers and nothing else
     reader: RowReader = namespace["read"]  # type: ignore[assignment]  # the source defines it
     return reader
+
+
+def _tells_blanks(route: Route) -> bool:
+    return isinstance(route.value, ColumnValue) and route.value.empty == "blank_text_null"
 
 
 class _Source:

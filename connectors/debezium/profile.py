@@ -76,7 +76,7 @@ def event_router_route(
         key=wanted["table.field.event.key"],
         value=ColumnValue(
             wanted["table.field.event.payload"],
-            empty="null" if _boolean(wanted, "route.tombstone.on.empty.payload") else "keep",
+            empty="blank_text_null" if _boolean(wanted, "route.tombstone.on.empty.payload") else "keep",
         ),
         headers=(Header("id", event_id, null="keep"), *_additional(wanted["table.fields.additional.placement"])),
         updates=_choice(wanted, "table.op.invalid.behavior", _UPDATES),

@@ -57,6 +57,11 @@ class Codec:
         """Whether the binary form is the text itself."""
         return self.from_binary is _same
 
+    @property
+    def is_raw(self) -> bool:
+        """Whether a value is bytes of any kind, and its text only tells of them."""
+        return self.body_from_binary is not None
+
     def text(self, value: bytes | str) -> bytes:
         """Canonical text in UTF-8. Raises ValueFormError or BinaryUnsupportedError."""
         return self._apply(value, self.from_binary, self.from_text)

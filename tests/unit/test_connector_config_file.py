@@ -42,7 +42,7 @@ def test_the_examples_can_be_read() -> None:
     assert route.headers == (Header("id", "id"), Header("traceparent", "trace"))
     (route,) = read_config(example("debezium_outbox.toml"), ENVIRONMENT).routes
     assert route.topics == ("outbox.event.order", "outbox.event.invoice")
-    assert route.value == ColumnValue("payload", empty="null")
+    assert route.value == ColumnValue("payload", empty="blank_text_null")
 
 
 def test_what_the_file_leaves_out_has_the_connectors_own_defaults() -> None:

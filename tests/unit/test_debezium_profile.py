@@ -41,7 +41,7 @@ def test_properties_may_come_with_the_prefix_of_a_connectors_file() -> None:
         Header("seq", "seq", null="keep"),
         Header("remark", "note", null="keep"),
     )
-    assert route.value == ColumnValue("payload", empty="null")
+    assert route.value == ColumnValue("payload", empty="blank_text_null")
     assert (route.updates, route.deletes) == ("refuse", "ignore")
     assert (route.snapshot_order, route.later_rows_of_key) == (("n",), "wait")
 

@@ -195,6 +195,20 @@ def test_an_empty_value_may_be_a_tombstone(body: Value, value: bytes | None) -> 
     assert bound(value=ColumnValue("body", empty="null")).to_record([*BINARY_ROW[:5], body]).value == value
 
 
+@pytest.mark.parametrize(
+    ("note", "value"), [("", None), (" \n\t\x01", None), (" x", b" x"), ("\u00a0", "\u00a0".encode())]
+)
+def test_a_blank_text_may_be_a_tombstone(note: str, value: bytes | None) -> None:
+    found = bound(value=ColumnValue("note", empty="blank_text_null"), headers=())
+    for cell in (note, note.encode()):
+        assert found.to_record([*BINARY_ROW[:3], cell, *BINARY_ROW[4:]]).value == value
+
+
+def test_bytes_are_no_blank_text() -> None:
+    found = bound(value=ColumnValue("body", empty="blank_text_null"))
+    assert [found.to_record([*BINARY_ROW[:5], body]).value for body in (b"", b" ", None)] == [b"", b" ", None]
+
+
 def moment_relation() -> Relation:
     columns = [*relation(*COLUMNS).columns, Column("at", MOMENT, -1, False)]
     return Relation(7, "shop", "outbox", "d", tuple(columns))
