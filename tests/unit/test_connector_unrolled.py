@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,17 @@ from hypothesis import strategies as st
 
 from connectors.postgres.framing import XLOG_HEADER_BYTES
 from connectors.postgres.pgoutput import UNCHANGED, Column, DecodeError, Decoder, Relation, Value
-from connectors.router import ColumnValue, Header, JsonValue, Record, Route, RowError, TextFormNeededError, bind
+from connectors.router import (
+    ColumnValue,
+    Header,
+    JsonValue,
+    Record,
+    Route,
+    RowError,
+    TextFormNeededError,
+    TopicByColumn,
+    bind,
+)
 from connectors.unrolled import UNUSUAL, Parts, RowReader, unrolled_reader
 
 OID = 16_400
@@ -44,8 +55,12 @@ def tables(draw: st.DrawFn) -> tuple[Route, Relation]:
     types = draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=6))
     names = [f"c{number}" for number in range(len(types))]
     column = st.sampled_from(names)
-    headers = st.builds(Header, st.sampled_from(("id", "ü", "'\"\\")), column, st.none() | st.sampled_from(("{}", "0")))
-    value = st.builds(ColumnValue, column) | st.builds(JsonValue, st.lists(column, min_size=1, unique=True).map(tuple))
+    names_ = st.sampled_from(("id", "ü", "'\"\\"))
+    left_out, nulls = st.none() | st.sampled_from(("{}", "0")), st.sampled_from(("leave_out", "keep"))
+    headers = st.builds(Header, names_, column, left_out, nulls)
+    value = st.builds(ColumnValue, column, st.sampled_from(("keep", "null"))) | st.builds(
+        JsonValue, st.lists(column, min_size=1, unique=True).map(tuple)
+    )
     route = Route(
         namespace="shop",
         table="outbox",
@@ -115,6 +130,21 @@ def test_a_row_of_another_shape_is_left(message: bytes) -> None:
     relation = Relation(OID, "shop", "outbox", "d", (Column("c0", 25, -1, False),))
     assert short(reader_of(route, relation), encode([b"k"])) == (b"k", b"k", [])
     assert short(reader_of(route, relation), message) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"topic": TopicByColumn("c0", ("events",))},
+        {"timestamp": "c0"},
+        {"value": ColumnValue("c0", empty="blank_text_null")},
+    ],
+)
+def test_a_route_that_does_more_than_usual_is_left(changes: dict[str, Any]) -> None:
+    usual: dict[str, Any] = {"topic": "events", "key": "c0", "value": ColumnValue("c0")}
+    route = Route(namespace="shop", table="outbox", **{**usual, **changes})
+    relation = Relation(OID, "shop", "outbox", "d", (Column("c0", 25, -1, False),))
+    assert unrolled_reader(route, relation) is None
 
 
 def test_a_route_that_names_a_missing_column_is_left() -> None:
