@@ -15,6 +15,7 @@ from connectors.control_session import LOOK_SECONDS, ControlSession
 from connectors.errors import TransientError
 from connectors.kafka.position import Position
 from connectors.kafka.sink import RecordTooLargeError, TransactionalSink
+from connectors.postgres.domains import Domains
 from connectors.postgres.framing import XLOG_HEADER_BYTES
 from connectors.postgres.lsn import format_lsn
 from connectors.postgres.pgoutput import (
@@ -26,6 +27,7 @@ from connectors.postgres.pgoutput import (
     Message,
     Relation,
     Truncate,
+    Type,
     Update,
 )
 from connectors.postgres.replication import CONFIRM_INTERVAL_SECONDS, ReplicationStream
@@ -109,6 +111,7 @@ class Streaming:
         self._store_due = 0.0
         self._as_of_us = position.as_of_us
         self._decoder = Decoder()
+        self._domains = Domains()
         self._held = control.holding.keys
         self._rows_max, self._bytes_max = config.transaction_rows, config.transaction_bytes
         # Of the open Kafka transaction.
@@ -229,8 +232,10 @@ class Streaming:
                 self._progress.commit(end_lsn)
                 self._as_of_us = commit_time_us
             case Relation(oid=oid):
-                self._relations[oid] = message
+                self._relations[oid] = self._domains.resolve(message)
                 self._tables.pop(oid.to_bytes(4, "big"), None)
+            case Type():
+                self._domains.learn(message)
             case Update() | Delete():
                 if self._progress.next_change():
                     self._on_change(message, size)
@@ -239,7 +244,7 @@ class Streaming:
                 if self._progress.next_change():
                     self._status.unrouted += 1
             case _:
-                pass  # origins, types and logical messages carry no rows
+                pass  # origins and logical messages carry no rows
 
     def _hand_over(self) -> None:
         """Let the open transaction be committed with the position that it covers, and go on meanwhile."""
