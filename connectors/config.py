@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from connectors.route import Route
 from connectors.start_plan import Repair
@@ -47,3 +47,10 @@ class ConnectorConfig:
         """Every topic that is written to."""
         own = (self.quarantine_topic, self.control_topic, self.positions_topic)
         return tuple(dict.fromkeys((*(topic for route in self.routes for topic in route.topics), *own)))
+
+    @property
+    def changes(self) -> tuple[Literal["update", "delete"], ...]:
+        """Changes of rows, beside insertions, that a route does something about."""
+        updates: tuple[Literal["update"], ...] = ("update",) if any(r.updates != "ignore" for r in self.routes) else ()
+        deletes: tuple[Literal["delete"], ...] = ("delete",) if any(r.deletes != "ignore" for r in self.routes) else ()
+        return (*updates, *deletes)

@@ -157,11 +157,11 @@ def bind(route: Route, relation: Relation) -> BoundRoute:
     topic_of = None if isinstance(route.topic, str) else _bind_topic(route.topic, *column(route.topic.column))
     timestamp_of = None if route.timestamp is None else _bind_timestamp(route, relation, *column(route.timestamp))
 
-    def convert(values: Sequence[Value], to_value: Callable[[Sequence[Value]], bytes | None]) -> Record:
+    def convert(values: Sequence[Value], to_value: Callable[[Sequence[Value]], bytes | None], hint: str = "") -> Record:
         try:
             key = values[key_index]
             if key is None or key is UNCHANGED:
-                raise RowError(f"key column {key_name!r} is {'NULL' if key is None else 'unchanged'}")
+                raise RowError(f"key column {key_name!r} is {'NULL' if key is None else 'unchanged'}{hint}")
             headers: list[HeaderPair] = []
             for name, index, from_binary, from_text, leave_out, keep_null in fast_plan:
                 value = values[index]
@@ -206,7 +206,7 @@ def bind(route: Route, relation: Relation) -> BoundRoute:
         route.topics[0],
         lambda values: convert(values, value_of),
         identify,
-        lambda values: convert(values, _no_value),
+        lambda values: convert(values, _no_value, ", or not in the table's replica identity"),
     )
 
 

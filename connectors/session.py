@@ -18,7 +18,7 @@ from connectors.errors import TransientError
 from connectors.kafka.position import Position, position_key, read_position
 from connectors.kafka.sink import TransactionalSink, record_bytes_max
 from connectors.postgres.replication import ReplicationConnection, ReplicationStream
-from connectors.postgres.slot import check_server, read_slot
+from connectors.postgres.slot import check_changes, check_server, read_slot
 from connectors.postgres.standing import server_lsn
 from connectors.postgres.turn import take_turn
 from connectors.publication_watch import PublicationWatch
@@ -92,6 +92,7 @@ class Session:
         server = replication.identify()
         tables = {(route.namespace, route.table): route.columns for route in config.routes}
         publication = check_server(replication.connection, config.publication, tables)
+        check_changes(replication.connection, config.publication, config.changes)
         slot = read_slot(replication.connection, config.slot)
         facts = StartFacts(slot_name=config.slot, server=server, slot=slot, position=None, publication=publication)
         refusal = foreign_slot(facts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import psycopg
 
@@ -90,6 +90,22 @@ def publication_fingerprint(
     if not row[0]:
         raise MissingPublicationError(publication, "does not publish inserts", tables)
     return str(row[1])
+
+
+def check_changes(
+    connection: psycopg.Connection, publication: str, wanted: Collection[Literal["update", "delete"]]
+) -> None:
+    """Raises ConfigurationError unless the publication has the changes that routes are to do something about."""
+    row = connection.execute(
+        "select pubupdate, pubdelete from pg_publication where pubname = %s", [publication]
+    ).fetchone()
+    published = {"update": row is None or row[0], "delete": row is None or row[1]}
+    for change in wanted:
+        if not published[change]:
+            raise ConfigurationError(
+                f"a route publishes or refuses {change}s, but publication {publication} leaves them out:"
+                f" alter publication {publication} set (publish = 'insert, update, delete')"
+            )
 
 
 def check_server(
