@@ -120,7 +120,7 @@ def test_a_server_that_hangs_while_it_is_asked_is_given_up(
         monkeypatch.setattr(module, "ANSWER_SECONDS_MAX", 1.0)
     with faults.connector(conninfo=through(proxy, faults.database)) as connector:
         # The new session gets so many answers: in the turn's login, in its questions, in the stream's.
-        for answers in (2, 6, 11, 16):
+        for answers in (2, 9, 16):
             faults.world.streaming(connector)
             faults.write(2)
             proxy.fall_silent_after(answers)
