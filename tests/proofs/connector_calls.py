@@ -35,6 +35,7 @@ from tests.support.outbox_judge import OutboxJudge
 from tests.support.outbox_load import Known, write_dispatches
 
 LIVES_MAX = 2_000
+PARTITIONS = 2
 TRANSACTION_ROWS = 3
 LARGE_ROWS = 7
 FAST_BACKOFF_SECONDS = 0.2
@@ -67,7 +68,7 @@ class Bench:
         """One life in which the call with that number fails."""
         name = f"{self._name}_{mode.value}_{fail_at}"
         world = self._world(name)
-        world.create_topics()
+        world.create_topics(partitions=PARTITIONS)
         calls = FailingCalls(fail_at, mode, self._admin_dsn)
         with psycopg.connect(self._database, autocommit=True) as connection:
             connection.execute("truncate outrider.dispatch_outbox, outrider.delivery_attempt")

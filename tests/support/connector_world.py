@@ -43,11 +43,11 @@ class ConnectorWorld:
         self.config = connector_config(settings)
         self.kafka = settings.kafka.librdkafka()
 
-    def create_topics(self) -> None:
+    def create_topics(self, *, partitions: int = PARTITIONS) -> None:
         declared = declare_topics(
             prefix=self.settings.topic_prefix,
-            dispatch_partitions=PARTITIONS,
-            attempts_partitions=PARTITIONS,
+            dispatch_partitions=partitions,
+            attempts_partitions=partitions,
             replication_factor=1,
             min_insync_replicas=1,
         )
