@@ -38,7 +38,8 @@ COMMAND_MODULES = (
 )
 
 
-def build_app() -> typer.Typer:
+def build_app(command: str | None = None) -> typer.Typer:
+    """The whole tree; of ``run`` that command alone, since a component that comes back is to load only what it uses."""
     app = typer.Typer(
         name="outrider",
         help="Committed business events to webhook receivers, on the record.",
@@ -46,7 +47,8 @@ def build_app() -> typer.Typer:
         pretty_exceptions_enable=False,
         add_completion=False,
     )
-    for name in COMMAND_MODULES:
+    app.callback()(_tree)  # without one, a tree of a single command would lose the command's name
+    for name in ("run_commands",) if command == "run" else COMMAND_MODULES:
         if importlib.util.find_spec(f"pipeline.cli.{name}") is None:
             continue
         register: Callable[[typer.Typer], None] = importlib.import_module(f"pipeline.cli.{name}").register
@@ -54,10 +56,14 @@ def build_app() -> typer.Typer:
     return app
 
 
+def _tree() -> None:
+    """Committed business events to webhook receivers, on the record."""
+
+
 def main() -> None:
     """Entry point of the console script."""
     try:
-        build_app()()
+        build_app(next(iter(sys.argv[1:]), None))()
     except UsageError as error:
         _fail(str(error), exit_code=2)
     except (CommandError, SettingsError, MigrationError) as error:
