@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -41,7 +41,8 @@ class Since:
 @contextmanager
 def import_snapshot(conninfo: str, snapshot_name: str) -> Iterator[psycopg.Connection]:
     """A connection inside a transaction that sees exactly what the slot's snapshot sees."""
-    with connect(conninfo, replication=False) as connection:
+    # It only reads: a cut in the middle of a table is no reason to try a rollback first.
+    with closing(connect(conninfo, replication=False)) as connection:
         begin_reading(connection, snapshot_name)
         yield connection
 
