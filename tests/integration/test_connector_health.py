@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
-
 import psycopg
 
 from pipeline.stack.ports import free_ports
 from tests.fixtures.components import StartComponent
 from tests.support.connector_world import insert_dispatches, wait_until, world_of
-
-
-def get(port: int, path: str) -> tuple[int, str]:
-    """(status, body); status 0 while nothing listens."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as response:
-            return response.status, response.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-    except OSError as error:
-        return 0, str(error)
+from tests.support.health import get
 
 
 def test_readiness_and_counters_are_told(
