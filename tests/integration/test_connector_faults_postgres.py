@@ -13,12 +13,16 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from connectors.postgres import patience, replication
 from pipeline.stack.embedded import EmbeddedStack
+from pipeline.stack.ports import free_ports
+from tests.fixtures.components import StartComponent
 from tests.support.connector_world import wait_until, world_of
 from tests.support.fault_world import FaultWorld, wait_not_ready
+from tests.support.health import get
 from tests.support.tcp_proxy import TcpProxy
 
 WAL_SENDER_SECONDS = 2
@@ -63,14 +67,48 @@ def refusal(sqlstate: str, message: str) -> bytes:
     return b"E" + struct.pack(">i", len(fields) + 5) + fields + b"\0"
 
 
-def test_postgresql_is_down_until_it_is_started_again(faults: FaultWorld, embedded_stack: EmbeddedStack) -> None:
-    with faults.connector() as connector:
+def test_postgresql_is_down_until_it_is_started_again(
+    faults: FaultWorld, embedded_stack: EmbeddedStack, component: StartComponent
+) -> None:
+    (health_port,) = free_ports(1)
+    connector = component("connector", health_port=health_port)
+    wait_until(lambda: get(health_port, "/readyz")[0] == 200, lambda: f"it is ready\n{connector.log_tail()}")
+    pid = connector.pid
+    faults.write()
+    embedded_stack.postgres.stop()
+    try:
+        wait_until(
+            lambda: get(health_port, "/readyz")[0] == 503 and "cannot be reached" in get(health_port, "/readyz")[1],
+            lambda: f"readiness tells of it\n{get(health_port, '/readyz')}",
+        )
+        assert get(health_port, "/livez")[0] == 200
+    finally:
+        embedded_stack.postgres.start()
+    wait_until(lambda: get(health_port, "/readyz")[0] == 200, lambda: f"it is ready again\n{connector.log_tail()}")
+    faults.judge()
+    assert connector.is_running
+    assert connector.pid == pid, "it recovers by itself"
+
+
+def test_a_login_that_is_refused_is_named_and_tried_again(faults: FaultWorld, role_dsns: dict[str, str]) -> None:
+    login = conninfo_to_dict(role_dsns["connector"])
+    with (
+        faults.connector(conninfo=role_dsns["connector"]) as connector,
+        psycopg.connect(faults.database, autocommit=True, cursor_factory=psycopg.ClientCursor) as admin,
+    ):
         faults.write()
-        embedded_stack.postgres.stop()
+        change = sql.SQL("alter role {} password {}")
+        role = sql.Identifier(str(login["user"]))
+        admin.execute(change.format(role, sql.Literal("another")))
         try:
-            wait_not_ready(connector, "PostgreSQL cannot be reached")
+            admin.execute(
+                "select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = %s",
+                [faults.world.config.slot],
+            )
+            faults.write()
+            wait_not_ready(connector, "PostgreSQL refuses the login")
         finally:
-            embedded_stack.postgres.start()
+            admin.execute(change.format(role, sql.Literal(str(login["password"]))))
         faults.judge(connector)
 
 

@@ -52,7 +52,7 @@ class FaultWorld:
         """Write rows in a transaction that is open, and that will be committed."""
         self._known.committed |= write_dispatches(connection, self._seed(), rows)
 
-    def judge(self, connector: Connector, *, quarantined: Iterable[str] = ()) -> None:
+    def judge(self, connector: Connector | None = None, *, quarantined: Iterable[str] = ()) -> None:
         """After the fault: rows flow again by themselves, and each committed row is published once, in order.
 
         All but those that are to be ``quarantined``.
@@ -61,7 +61,8 @@ class FaultWorld:
         aside = frozenset(quarantined)
         with psycopg.connect(self.database, autocommit=True) as connection:
             self._judge.wait_until_published(connection, aside=len(aside))
-            self.world.streaming(connector)
+            if connector is not None:
+                self.world.streaming(connector)
             assert self._judge.verdict(connection, self._known, quarantined=aside).faults == []
 
     def _seed(self) -> str:
