@@ -173,7 +173,7 @@ class Sender:
 
         def header_has_come() -> None:
             progress.timings.first_byte = perf_counter() - begun
-            if not progress.answer.is_done:
+            if not (progress.answer.is_done or deadline.expired()):
                 now = loop.time()
                 deadline.reschedule(min(deadline.when() or now, now + BODY_SECONDS_MAX))
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.receivers.hostile import CATALOGUE, WELL_BEHAVED
+from tests.receivers.catalogue import BEHAVIOURS
+from tests.receivers.hostile import WELL_BEHAVED
 from tests.support.delivery_world import opened, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,7 +81,7 @@ def test_every_kind_of_abuse_is_bounded_classified_and_hurts_nobody_else(world, 
         (row["destination_id"], row["event_id"]): row
         for row in world._row("select * from outrider.delivery_attempt order by attempt_id")
     }
-    for name, behaviour in CATALOGUE.behaviours.items():
+    for name, behaviour in BEHAVIOURS.items():
         attempt = attempts[name, "first"]
         assert attempt["outcome"] in behaviour.outcomes, attempt
         if len(behaviour.outcomes) == 1:

@@ -16,12 +16,14 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from pipeline.delivery import connections
 from pipeline.delivery.http_answer import EXCERPT_BYTES_MAX
 from pipeline.delivery.request_head import fixed_head, request_head
 from pipeline.delivery.sender import Answer, Request, Sender
 from pipeline.delivery.settling import classify
 from pipeline.delivery.tls import TlsSettings
-from tests.receivers.hostile import CATALOGUE, WELL_BEHAVED, HostileReceiver
+from tests.receivers.catalogue import BEHAVIOURS
+from tests.receivers.hostile import WELL_BEHAVED, HostileReceiver
 
 LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 TIMEOUT_SECONDS = 1.0
@@ -83,10 +85,10 @@ async def until(condition, what):
     raise AssertionError(what)
 
 
-@pytest.mark.parametrize("name", CATALOGUE.behaviours)
+@pytest.mark.parametrize("name", BEHAVIOURS)
 @in_the_workers_loop
 async def test_an_attempt_ends_as_documented_and_its_neighbours_on_time(receiver, name):
-    behaviour = CATALOGUE.behaviours[name]
+    behaviour = BEHAVIOURS[name]
     async with Sender(concurrency=10) as sender, asyncio.timeout(ENDS_AT_ALL_SECONDS):
         attempt = asyncio.create_task(sender.send(request_to(receiver, name)))
         # While it lasts, others are served; were the loop held up, these would run into their own deadlines.
@@ -138,13 +140,13 @@ async def test_memory_and_sockets_are_bounded_over_many_attempts(receiver_elsewh
             requests = [a_request(url, tls=tls, timeout_seconds=20.0) for url in urls] * times
             return await asyncio.gather(*(sender.send(request) for request in requests))
 
-        for _ in range(3):
+        for _ in range(2):
             await all_at_once(4)
         before_bytes, before_descriptors = resident_bytes(), open_descriptors()
-        for _ in range(10):
+        for _ in range(5):
             await all_at_once(4)
-        # 520 attempts: were each to keep one read of the socket, it would be 33 MiB at the least.
-        assert resident_bytes() - before_bytes < 16 * MIB
+        # 260 attempts: were each to keep one read of 64 KiB, it would be 16 MiB.
+        assert resident_bytes() - before_bytes < 12 * MIB
         assert open_descriptors() <= before_descriptors
 
 
@@ -242,3 +244,24 @@ async def test_a_connection_that_is_never_taken_ends_with_the_deadline_and_leave
         assert {classify(result).outcome for result in results} == {"timeout_before_sent"}
         assert all(result.error == "no connection within 0.5 s" for result in results)
         await until(lambda: open_descriptors() <= before, "their sockets are closed")
+
+
+@in_the_workers_loop
+async def test_no_more_connections_are_kept_than_the_worker_has_places(receiver):
+    async with Sender(concurrency=2) as sender:
+        requests = [request_to(receiver, WELL_BEHAVED, timeout_seconds=20.0) for _ in range(10)]
+        results = await asyncio.gather(*(sender.send(request) for request in requests))
+        assert {result.status for result in results} == {200}
+        await until(lambda: receiver.open_connections[WELL_BEHAVED] <= 2, "two are kept")
+    await until(lambda: receiver.open_connections[WELL_BEHAVED] == 0, "none is kept when the sender is closed")
+
+
+@in_the_workers_loop
+async def test_an_idle_connection_is_given_up(receiver, monkeypatch):
+    monkeypatch.setattr(connections, "KEEPALIVE_SECONDS", 0.1)
+    monkeypatch.setattr(connections, "SWEEP_SECONDS", 0.05)
+    async with Sender(concurrency=5) as sender:
+        assert (await sender.send(request_to(receiver, WELL_BEHAVED, timeout_seconds=20.0))).status == 200
+        await until(lambda: receiver.open_connections[WELL_BEHAVED] == 0, "it is closed")
+        # And the next request finds a way all the same.
+        assert (await sender.send(request_to(receiver, WELL_BEHAVED, timeout_seconds=20.0))).status == 200

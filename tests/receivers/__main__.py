@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import sys
 
-from tests.receivers.hostile import CATALOGUE, WELL_BEHAVED, HostileReceiver
+from tests.receivers.catalogue import BEHAVIOURS
+from tests.receivers.hostile import WELL_BEHAVED, HostileReceiver
 
 
 def main() -> None:
     with HostileReceiver() as receiver:
-        urls = {name: receiver.url(name) for name in (WELL_BEHAVED, *CATALOGUE.behaviours)}
+        urls = {name: receiver.url(name) for name in (WELL_BEHAVED, *BEHAVIOURS)}
         print(json.dumps({"urls": urls, "ca": receiver.authority.pem}), flush=True)
         sys.stdin.read()
 

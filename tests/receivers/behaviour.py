@@ -12,7 +12,9 @@ from typing import Literal
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 Tls = Literal["right", "self_signed", "expired", "not_yet_valid", "wrong_host", "other_ca", "wants_client", "old"]
 
-LONG_SECONDS = 3600.0
+HEAD = b"HTTP/1.1 200 OK\r\n"
+OK = HEAD + b"content-length: 2\r\n\r\nok"
+CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ import warnings
 from collections import Counter
 from typing import Self
 
-from tests.receivers.behaviour import Behaviour, Handler, Tls, answer
-from tests.receivers.catalogue import CATALOGUE, OK
+from tests.receivers.behaviour import OK, Behaviour, Handler, Tls, answer
+from tests.receivers.catalogue import BEHAVIOURS
 from tests.receivers.certificates import HOST, Authority, server_context
 
 WELL_BEHAVED = "well_behaved"
@@ -54,13 +54,13 @@ class HostileReceiver:
 
     def url(self, name: str) -> str:
         """Where it behaves like that; ``WELL_BEHAVED`` is a name too."""
-        is_https = name != WELL_BEHAVED and CATALOGUE.behaviours[name].is_https
+        is_https = name != WELL_BEHAVED and BEHAVIOURS[name].is_https
         return f"https://{HOST}:{self.port(name)}/{name}" if is_https else f"http://127.0.0.1:{self.port(name)}/{name}"
 
     def port(self, name: str) -> int:
         server = self._servers.get(name)
         if server is None:
-            behaviour = CATALOGUE.behaviours.get(name)
+            behaviour = BEHAVIOURS.get(name)
             handler = well_behaved if behaviour is None else behaviour.handler
             starting = asyncio.run_coroutine_threadsafe(self._start(name, handler, behaviour), self._loop)
             server = self._servers[name] = starting.result(START_SECONDS)
