@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import psycopg
 
 from connectors.config import ConnectorConfig
-from connectors.errors import TransientError, one_line
+from connectors.errors import ConfigurationError, TransientError, one_line
 from connectors.kafka.position import Position, position_key, read_position
+from connectors.kafka.sink import record_bytes_max
 from connectors.missing_rows import MissingRows
 from connectors.postgres.lsn import format_lsn
 from connectors.postgres.replication import ReplicationConnection, ServerIdentity, connect
-from connectors.postgres.slot import SlotState, check_server, read_slot
+from connectors.postgres.slot import SlotState, check_server, identity_by_sql, read_slot
 from connectors.postgres.snapshot import begin_reading
 from connectors.start_plan import StartFacts, StartKind, StartPlan, plan_start
 
@@ -48,7 +49,7 @@ def inspect(config: ConnectorConfig, *, count: bool, while_waiting: Callable[[],
     """Look at both sides and change neither.
 
     With ``count`` topics and tables are read through, which takes as long as catching up would. Counts are exact while
-    no connector runs. Raises ConnectorError where a side cannot be asked, or a start would fail for that reason.
+    no connector runs. A role without REPLICATION may ask too, and is not told where a failover lost commits. Raises ConnectorError where a side cannot be asked, or a start would fail for that reason.
     """
     try:
         return _inspect(config, count=count, while_waiting=while_waiting)
@@ -57,27 +58,35 @@ def inspect(config: ConnectorConfig, *, count: bool, while_waiting: Callable[[],
 
 
 def _inspect(config: ConnectorConfig, *, count: bool, while_waiting: Callable[[], None]) -> PlanReport:
-    replication = ReplicationConnection(config.conninfo)
-    try:
-        database = replication.identify().database
+    record_bytes_max(config.kafka, config.topics, while_waiting)  # names the first topic that is missing
+    tables = {(route.namespace, route.table): route.columns for route in config.routes}
+    with connect(config.conninfo, replication=False) as connection:
         position = read_position(
             config.kafka,
             config.positions_topic,
-            position_key(database, config.slot),
+            position_key(connection.info.dbname, config.slot),
             deadline_seconds=POSITION_READ_SECONDS,
             while_waiting=while_waiting,
         )
         # After the position was read: a connector that runs goes on meanwhile.
-        server = replication.identify()
-        tables = {(route.namespace, route.table): route.columns for route in config.routes}
-        publication = check_server(replication.connection, config.publication, tables)
-        slot = read_slot(replication.connection, config.slot)
-    finally:
-        replication.close()
+        publication = check_server(connection, config.publication, tables)
+        slot = read_slot(connection, config.slot)
+        server = _identify(config.conninfo, connection)
     facts = StartFacts(slot_name=config.slot, server=server, slot=slot, position=position, publication=publication)
     plan = plan_start(facts, config.repair)
     counts = tuple(_count(config, facts, while_waiting)) if count else None
     return PlanReport(plan, server, slot, position, tuple(_steps(config, facts, plan)), counts)
+
+
+def _identify(conninfo: str, connection: psycopg.Connection) -> ServerIdentity:
+    try:
+        replication = ReplicationConnection(conninfo)
+    except ConfigurationError:  # a role that may look, but not replicate
+        return identity_by_sql(connection)
+    try:
+        return replication.identify()
+    finally:
+        replication.close()
 
 
 def _steps(config: ConnectorConfig, facts: StartFacts, plan: StartPlan) -> list[str]:

@@ -24,6 +24,7 @@ from connectors.published_ids import PublishedIds
 from connectors.router import BoundRoute, Route, bind
 
 ROWS_BETWEEN_DUTIES: Final = 1_000
+NO_ID: Final = "no record carries an id; its route needs one that a header carries"
 EPOCH_UNIX_MS: Final = 946_684_800_000  # 2000-01-01 UTC
 # Clocks of brokers, connector and database may differ by as much.
 CLOCK_SLACK_US: Final = 10 * 60 * 1_000_000
@@ -49,20 +50,18 @@ def scope_of(route: Route, extents: Sequence[TopicExtent], *, now_us: int, as_of
         return Scope(route, None, reads_topics=False)
     dropped = [extent for extent in extents if extent.has_dropped]
     if "publish" in (route.updates, route.deletes):
-        raise _cannot_tell(
-            route, "it publishes updates or deletes, which no table remembers", "have an untouched topic"
-        )
+        raise _cannot_tell(route, "it publishes updates or deletes, which no table remembers")
     if id_header(route) is None and (route.id is not None or dropped):
-        raise _cannot_tell(route, "it has no id that a header carries", "give its route such an id")
+        raise _cannot_tell(route, NO_ID)
     if route.id is not None and any(extent.is_compacted for extent in extents):
-        raise _cannot_tell(route, "records leave a compacted topic early", "let it keep records")
+        raise _cannot_tell(route, "records leave a compacted topic early")
     if not dropped:
         return Scope(route, None, reads_topics=True)
     if route.time is None:
-        raise _cannot_tell(route, "records were dropped, and nothing tells old rows", "give its route a time")
+        raise _cannot_tell(route, "records were dropped, and its route has no time that tells old rows")
     known = None if as_of_us is None else as_of_us - TRANSACTION_SLACK_US
     if known is None and any(extent.drops_by_size for extent in dropped):
-        raise _cannot_tell(route, "records are dropped by size, and there is no position", "let it keep records")
+        raise _cannot_tell(route, "records are dropped by size, and there is no position")
     kept = [
         now_us - extent.retention_ms * 1000 + CLOCK_SLACK_US
         for extent in dropped
@@ -79,10 +78,10 @@ def id_header(route: Route) -> str | None:
     return next((header.name for header in route.headers if header.column == route.id), None)
 
 
-def _cannot_tell(route: Route, because: str, mend: str) -> ConfigurationError:
+def _cannot_tell(route: Route, because: str) -> ConfigurationError:
     return ConfigurationError(
-        f"which rows of table {route.name} are in topic {', '.join(route.topics)} cannot be told: {because}. Before"
-        f" the next start {mend}, or delete the topic and create it again, so that the whole table is published anew"
+        f"which rows of table {route.name} are in topic {', '.join(route.topics)} cannot be told: {because}. Mend that,"
+        " or delete the topic and create it again, so that the whole table is published anew"
     )
 
 
@@ -197,10 +196,15 @@ def _read_topic(
 ) -> None:
     route = reach.route
     header = id_header(route)
+    ours = others = 0
     for messages in read_records(kafka, extent, reach.since_ms, while_waiting):
-        if header is None:
-            raise _cannot_tell(route, "it has no id that a header carries", "give its route such an id")
-        published.add(route.name, (found for message in messages if (found := _header(message, header)) is not None))
+        found = [] if header is None else [_header(message, header) for message in messages]
+        ids = [one for one in found if one is not None]
+        published.add(route.name, ids)
+        ours, others = ours + len(ids), others + len(messages) - len(ids)
+    # Records without the header may be of other writers; where none has it, they are rows from before it was configured.
+    if others and not ours:
+        raise _cannot_tell(route, NO_ID)
 
 
 class _Entry(msgspec.Struct):

@@ -9,12 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import psycopg
 
 from connectors.errors import MissingPublicationError
 from connectors.postgres.slot import publication_fingerprint
+
+JOIN_SECONDS: Final = 2.0
 
 
 class PublicationWatch:
@@ -45,7 +47,8 @@ class PublicationWatch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ended.set()  # and not waited for: closing the connection ends what it may be at
+        self._ended.set()
+        self._thread.join(JOIN_SECONDS)
 
     def _run(self) -> None:
         while not self.has_changed and not self._ended.wait(self._every_seconds):
@@ -53,6 +56,6 @@ class PublicationWatch:
                 found = publication_fingerprint(self._connection, self._publication, self._tables)
             except MissingPublicationError:
                 found = ""
-            except psycopg.Error:
-                return  # the connection is gone, or being closed: the session sees for itself
+            except (psycopg.Error, OSError):
+                return  # the connection is gone, or closed under a server that hangs: the session sees for itself
             self.has_changed = found != self._expected

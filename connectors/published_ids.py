@@ -8,14 +8,17 @@ from hashlib import blake2b
 from types import TracebackType
 from typing import Final, Self
 
-CACHE_KIB: Final = 16 * 1024
+from connectors.errors import TransientError
+
+CACHE_KIB: Final = 8 * 1024
 DIGEST_BYTES: Final = 16
 
 
 class PublishedIds:
     """A set of texts by table, in a database file without a name, which goes with this process. Use it with ``with``.
 
-    Digests stand for table and text: of 128 bits, no two that occur are the same.
+    Digests stand for table and text: of 128 bits, no two that occur are the same. Every method raises TransientError
+    where the file cannot be written or read.
     """
 
     def __init__(self) -> None:
@@ -46,14 +49,27 @@ class PublishedIds:
         # In their order in the tree, so that a batch touches each page once.
         digests = sorted(_digest(table, text) for text in ids)
         self.is_empty = self.is_empty and not digests
-        self._connection.execute("begin")
-        self._connection.executemany("insert or ignore into published values (?)", zip(digests, strict=True))
-        self._connection.execute("commit")
+        try:
+            self._connection.execute("begin")
+            self._connection.executemany("insert or ignore into published values (?)", zip(digests, strict=True))
+            self._connection.execute("commit")
+        except sqlite3.Error as error:
+            raise _failure(error) from None
 
     def holds(self, table: str, text: bytes) -> bool:
-        found = self._connection.execute("select 1 from published where digest = ?", (_digest(table, text),))
-        return found.fetchone() is not None
+        try:
+            found = self._connection.execute("select 1 from published where digest = ?", (_digest(table, text),))
+            return found.fetchone() is not None
+        except sqlite3.Error as error:
+            raise _failure(error) from None
 
 
 def _digest(table: str, text: bytes) -> bytes:
     return blake2b(table.encode() + b"\0" + text, digest_size=DIGEST_BYTES).digest()
+
+
+def _failure(error: sqlite3.Error) -> TransientError:
+    return TransientError(
+        f"the ids of published rows cannot be kept in a temporary file ({error}): make room, or point TMPDIR to a folder"
+        " that has it"
+    )

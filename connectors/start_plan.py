@@ -62,6 +62,13 @@ _REPAIRS: Final = frozenset(
 )
 
 
+_MENDS: Final = {
+    StartCase.OTHER_SYSTEM: "where these rows shall go on in these topics, unset the position by a record without a value",
+    StartCase.LEFT_BEHIND: "connect to the current primary",
+    StartCase.FOREIGN_SLOT: "configure another slot name",
+}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartFacts:
     """What is known before anything is changed. ``publication`` is its fingerprint, see Publication."""
@@ -84,11 +91,13 @@ class StartPlan:
 
 
 class RefusedStartError(ConfigurationError):
-    """The plan is to refuse; who knows the commands that would help adds them by ``plan.case``."""
+    """The plan is to refuse. Who knows commands that help says them in place of the mend, by ``plan.case``."""
 
     def __init__(self, plan: StartPlan) -> None:
-        super().__init__(f"{plan.case.value}: {plan.why}")
         self.plan = plan
+        self.what = f"{plan.case.value}: {plan.why}"
+        mend = _MENDS.get(plan.case, 'start with repair = "automatic" to publish by id what the topics lack')
+        super().__init__(f"{self.what}; {mend}")
 
 
 def plan_start(facts: StartFacts, repair: Repair) -> StartPlan:
@@ -112,7 +121,7 @@ def foreign_slot(facts: StartFacts) -> StartPlan | None:
     if slot is None or (slot.plugin == "pgoutput" and slot.database == facts.server.database):
         return None
     what = "is physical" if slot.plugin is None else f"belongs to plugin {slot.plugin} in database {slot.database}"
-    why = f"slot {facts.slot_name} {what}: configure another slot name"
+    why = f"slot {facts.slot_name} {what}"
     return StartPlan(StartKind.REFUSE, StartCase.FOREIGN_SLOT, why)
 
 
@@ -135,7 +144,7 @@ def _untrusted_position(facts: StartFacts, position: Position) -> StartPlan | No
     if position.timeline > server.timeline:
         why = (
             f"the server is on timeline {server.timeline}, the position on {position.timeline}: a failover left this"
-            " server behind, connect to the current primary"
+            " server behind"
         )
         return StartPlan(StartKind.REFUSE, StartCase.LEFT_BEHIND, why)
     return None

@@ -102,7 +102,8 @@ class Watch:
     def _behind(self, slot: SlotStanding | None) -> float | None:
         """Since when nothing is published although there is WAL. What is published renews the patience."""
         last_lsn = self._status.last_lsn
-        if slot is None or slot.server_lsn <= last_lsn or last_lsn != self._last_lsn:
+        waits = self._status.state != "streaming"  # and why, its state tells
+        if waits or slot is None or slot.server_lsn <= last_lsn or last_lsn != self._last_lsn:
             self._behind_since = None
         elif self._behind_since is None:
             self._behind_since = time.monotonic()

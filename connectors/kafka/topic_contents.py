@@ -15,15 +15,15 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
     ResourceType,
 )
 
-from connectors.errors import MissingTopicError, TransientError
+from connectors.errors import KafkaUnavailableError, MissingTopicError
 from connectors.kafka.client import ADMIN_TIMEOUT_SECONDS, ClientErrors, admin_result, kafka_error
 
 # A topic that gives nothing more for so long, short of its end, hangs behind a transaction that nobody ends.
 PROGRESS_SECONDS: Final = 60.0
 BATCH_RECORDS: Final = 1_000
 POLL_SECONDS: Final = 0.5
-QUEUED_KIB: Final = 16 * 1024
-FETCH_BYTES: Final = 4 * 1024 * 1024
+QUEUED_KIB: Final = 4 * 1024
+FETCH_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,15 @@ def topic_extents(
     resources = {topic: ConfigResource(ResourceType.TOPIC, topic) for topic in names}
     described = admin.describe_configs(list(resources.values()), request_timeout=ADMIN_TIMEOUT_SECONDS)
     configs = {topic: result(described[resource], topic, "describe") for topic, resource in resources.items()}
-    metadata = admin.list_topics(timeout=ADMIN_TIMEOUT_SECONDS).topics
-    partitions = {topic: sorted(metadata[topic].partitions) if topic in metadata else [] for topic in names}
+    try:
+        metadata = admin.list_topics(timeout=ADMIN_TIMEOUT_SECONDS).topics
+    except KafkaException as exception:
+        raise errors.explain("list topics", kafka_error(exception)) from None
+    partitions = {topic: sorted(metadata[topic].partitions) for topic in names if topic in metadata}
+    for topic in names:
+        # A broker that lags behind must not make a topic look as if nothing had ever been written to it.
+        if not partitions.get(topic):
+            raise KafkaUnavailableError(f"Kafka told no partitions of topic {topic}")
 
     def offsets(spec: OffsetSpec) -> dict[str, dict[int, int]]:
         asked = {TopicPartition(topic, number): spec for topic in names for number in partitions[topic]}
@@ -129,6 +136,8 @@ def read_records(
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
+                # What is fetched ahead is bounded by number too: compressed records are many in few bytes.
+                "queued.min.messages": BATCH_RECORDS,
                 "queued.max.messages.kbytes": QUEUED_KIB,
                 "fetch.max.bytes": FETCH_BYTES,
                 "fetch.message.max.bytes": FETCH_BYTES // 4,
@@ -176,5 +185,5 @@ def _read(
             deadline = time.monotonic() + PROGRESS_SECONDS
             yield records
         elif time.monotonic() >= deadline:
-            raise TransientError(f"topic {extent.topic} could not be read to its end (does a transaction hang?)")
+            raise KafkaUnavailableError(f"topic {extent.topic} could not be read to its end (does a transaction hang?)")
         while_waiting()

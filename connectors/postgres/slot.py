@@ -10,6 +10,7 @@ import psycopg
 
 from connectors.errors import ConfigurationError, MissingPublicationError, TransientError
 from connectors.postgres.lsn import parse_lsn
+from connectors.postgres.replication import ServerIdentity
 
 # Columns that a release of PostgreSQL may lack are looked up by name, and NULL then.
 _SLOT: Final = """
@@ -73,6 +74,24 @@ def read_slot(connection: psycopg.Connection, slot: str) -> SlotState | None:
         active_pid=active_pid,
         lost_because=None if reason in (None, "true", "false") else str(reason),
     )
+
+
+def identity_by_sql(connection: psycopg.Connection) -> ServerIdentity:
+    """What IDENTIFY_SYSTEM says, for a role that may not replicate.
+
+    Where earlier timelines were left only the replication protocol tells; here they count as left at the end of the
+    WAL, so that a position from one of them is taken for part of the history.
+    """
+    row = connection.execute(
+        "select system_identifier::text, current_database(), pg_current_wal_flush_lsn()::text,"
+        " ('x' || left(pg_walfile_name(pg_current_wal_flush_lsn()), 8))::bit(32)::integer from pg_control_system()"
+    ).fetchone()
+    if row is None:
+        raise TransientError("PostgreSQL did not say who it is")
+    system_id, database, wal_end, timeline = row
+    wal_end_lsn = parse_lsn(wal_end)
+    switches = dict.fromkeys(range(1, timeline), wal_end_lsn)
+    return ServerIdentity(system_id, timeline, database, wal_end_lsn, switches)
 
 
 def publication_fingerprint(

@@ -126,7 +126,7 @@ def run_connector(settings: Settings) -> int:
     except MissingPublicationError as error:
         raise CommandError(f"{error.what}: run outrider migrate up") from None
     except RefusedStartError as error:
-        raise CommandError(f"{error}. {how_to_go_on(error.plan)}") from None
+        raise CommandError(f"{error.what}. {how_to_go_on(error.plan)}") from None
     except ConfigurationError as error:
         raise CommandError(str(error)) from None
 

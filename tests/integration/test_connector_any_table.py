@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -202,6 +203,43 @@ def test_rows_without_a_key_are_quarantined_and_other_changes_are_counted(
     assert refused.headers["quarantine_reason"] == b"key column 'owner' is NULL"
     assert connector.status.quarantined == 1
     assert connector.status.unrouted == 3 + 3 + 1
+
+
+def test_rows_of_a_table_without_an_id_cannot_be_told_from_published_ones_but_into_a_new_topic_all_are_published(
+    world: ConnectorWorld, connection: psycopg.Connection
+) -> None:
+    connection.execute(OUTBOX)
+    insert = "insert into shop.outbox (owner, body) values ('a', '\\x01')"
+    connection.execute(insert)
+    without, with_id = outbox_route(world), replace(outbox_route(world, Header("id", "id")), id="id")
+    with world.connector(routes=(without,)) as connector:
+        world.streaming(connector)
+        connection.execute(insert)
+        world.read_when("shop", 2)
+    drop_slot = "select pg_drop_replication_slot(%s)"
+    connection.execute(drop_slot, [world.config.slot])
+    # Also a route that has one from now on: the records that are there do not carry it.
+    for route in (without, with_id):
+        refusal = r"which rows of table shop\.outbox are in topic .* cannot be told: no record carries an id"
+        with pytest.raises(ConfigurationError, match=refusal), world.connector(routes=(route,)) as connector:
+            world.streaming(connector)
+    assert len(world.read("shop")) == 2
+    # What the refusal says is what helps.
+    admin = AdminClient({"bootstrap.servers": world.settings.kafka_bootstrap_servers})
+    topic = world.settings.name("shop")
+    for deleted in admin.delete_topics([topic], operation_timeout=30).values():
+        deleted.result(30)
+    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, lambda: "the topic is gone")
+    for created in admin.create_topics([NewTopic(topic, 2, 1)]).values():
+        created.result(30)
+    with world.connector(routes=(with_id,)) as connector:
+        world.streaming(connector)
+    assert [record.headers["id"] for record in world.read("shop")] == [b"1", b"2"]
+    connection.execute(drop_slot, [world.config.slot])
+    connection.execute(insert)
+    with world.connector(routes=(with_id,)) as connector:
+        world.streaming(connector)
+    assert [record.headers["id"] for record in world.read("shop")] == [b"1", b"2", b"3"]
 
 
 def test_a_route_that_does_not_fit_is_refused_at_the_start(

@@ -222,7 +222,7 @@ def test_a_server_on_an_older_timeline_was_left_behind(world: ConnectorWorld, co
 
 def test_a_slot_of_another_plugin_is_left_alone(world: ConnectorWorld, connection: psycopg.Connection) -> None:
     connection.execute("select pg_create_physical_replication_slot(%s)", [world.config.slot])
-    with pytest.raises(RefusedStartError, match="is physical: configure another slot name"), world.connector() as one:
+    with pytest.raises(RefusedStartError, match="is physical; configure another slot name"), world.connector() as one:
         world.streaming(one)
     connection.execute("select pg_drop_replication_slot(%s)", [world.config.slot])
 

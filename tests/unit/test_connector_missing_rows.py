@@ -72,10 +72,10 @@ def test_rows_that_the_topic_may_have_dropped_are_left_alone(
 @pytest.mark.parametrize(
     ("of", "topic", "because"),
     [
-        (route(headers=()), extent(**KEEPS_ALL), "no id that a header carries"),
-        (route(id=None), EXTENT, "no id that a header carries"),
+        (route(headers=()), extent(**KEEPS_ALL), "no record carries an id"),
+        (route(id=None), EXTENT, "no record carries an id"),
         (route(), extent(**KEEPS_ALL, is_compacted=True), "compacted"),
-        (route(time=None), EXTENT, "give its route a time"),
+        (route(time=None), EXTENT, "no time that tells old rows"),
         (route(), extent(drops_by_size=True), "by size"),
         (route(updates="publish"), extent(**KEEPS_ALL), "updates or deletes"),
     ],

@@ -92,7 +92,7 @@ def test_what_may_miss_rows_is_caught_up_or_refused_by_policy(
     refused = plan_start(found, "refuse")
     assert (refused.kind, refused.case, refused.why) == (StartKind.REFUSE, case, plan.why)
     assert not refused.drops_slot
-    with pytest.raises(RefusedStartError, match=f"^{case.value}: .*{why}"):
+    with pytest.raises(RefusedStartError, match=f'^{case.value}: .*{why}.*; start with repair = "automatic"'):
         raise RefusedStartError(refused)
 
 
@@ -103,7 +103,7 @@ def test_what_may_miss_rows_is_caught_up_or_refused_by_policy(
         (facts(position=position(system_id="78")), StartCase.OTHER_SYSTEM, "PostgreSQL system 78, this server is 77"),
         (facts(position=position(system_id="78", phase="snapshot")), StartCase.OTHER_SYSTEM, "says nothing"),
         (facts(slot=None, position=position(system_id="78")), StartCase.OTHER_SYSTEM, "says nothing"),
-        (facts(position=position(timeline=4)), StartCase.LEFT_BEHIND, "connect to the current primary"),
+        (facts(position=position(timeline=4)), StartCase.LEFT_BEHIND, "left this server behind"),
         (facts(slot=slot(plugin="wal2json")), StartCase.FOREIGN_SLOT, "belongs to plugin wal2json"),
         (facts(slot=slot(database="other"), position=None), StartCase.FOREIGN_SLOT, "in database other"),
         (facts(slot=slot(plugin=None, database=None)), StartCase.FOREIGN_SLOT, "is physical"),
@@ -115,3 +115,4 @@ def test_what_could_only_be_guessed_is_refused_under_any_policy(
     plan = plan_start(found, repair)
     assert (plan.kind, plan.case, plan.drops_slot) == (StartKind.REFUSE, case, False)
     assert why in plan.why
+    assert 'repair = "automatic"' not in str(RefusedStartError(plan))
