@@ -1,19 +1,21 @@
 -- What an operator releases from quarantine is dispatched again; the refused message stays where it is.
 
 -- name: dispatch_again
--- dead -> enqueued, and enqueued -> enqueued where the refused message is still the current one. A delivery that has
--- gone on since, by the reconciler or by another message, stays as it is.
+-- dead -> enqueued, and pending or enqueued -> enqueued where the refused message is still the current one. A delivery
+-- that has gone on since, by the reconciler or by another message, stays as it is.
 with moved as (
   update outrider.delivery d
   set state = 'enqueued',
       dispatch_seq = d.dispatch_seq + 1,
       dispatches_lost = 0,
+      dispatches_refused = 0,
+      next_attempt_at = null,
       lost_after = statement_timestamp() + make_interval(secs => s.transport_timeout_seconds),
       settled_at = null,
       waiting_reason = null
   from outrider.ledger_setting s
   where d.delivery_id = %(delivery_id)s
-    and (d.state = 'dead' or d.state = 'enqueued' and d.dispatch_seq = %(dispatch_seq)s)
+    and (d.state = 'dead' or d.state in ('pending', 'enqueued') and d.dispatch_seq = %(dispatch_seq)s)
   returning d.delivery_id, d.event_id, d.destination_id, d.dispatch_seq
 ), dispatched as (
   insert into outrider.dispatch_outbox (
