@@ -16,7 +16,7 @@ from tests.support.failing_calls import Mode
 
 # Each mode fails calls of its own, so that together they meet most stages of a connector's life.
 FIRST_CALL = {Mode.BROKEN: 9, Mode.UNANSWERED: 23, Mode.ENDED: 37, Mode.ABORTED: 51}
-EVERY = 73
+EVERY = 97
 
 
 def test_invariant_11_connector_broker_and_database_are_killed_under_load(
@@ -26,7 +26,7 @@ def test_invariant_11_connector_broker_and_database_are_killed_under_load(
     world.create_topics()
     # Small transactions, so that kills meet every stage of them.
     connector = component("connector", connector_transaction_rows=50)
-    kills = Kills(connector=5, broker=1, postgres=1, seed=11)
+    kills = Kills(connector=4, broker=1, postgres=1, seed=11)
     outcome = prove(kills, stack=embedded_stack, world=world, database=database, connector=connector)
     assert outcome.verdict.faults == []
     assert outcome.verdict.rolled_back > 0
