@@ -118,6 +118,7 @@ class CatchUp:
                 if self._rows >= self._config.transaction_rows or self._bytes >= self._config.transaction_bytes:
                     self._sink.commit(self._snapshot_position(lsn, published))
                     self._count()
+                    self._while_waiting()
         return published
 
     def _count(self) -> None:

@@ -25,6 +25,10 @@ LOOK_SECONDS: Final = 1.0
 PAUSE_LOOK_SECONDS: Final = 0.2
 
 
+class RestWantedError(Exception):
+    """The connector is to rest, in the middle of what takes long: the next session begins by it."""
+
+
 class ControlSession:
     """Reads the control topic to its end, once the session is fenced, and then looks into it every second.
 
@@ -62,12 +66,12 @@ class ControlSession:
 
     def wants_otherwise(self) -> bool:
         """Whether the connector is to do something else than stream. Cheap: it looks once in LOOK_SECONDS."""
-        now = time.monotonic()
-        if now < self._look_due:
-            return False
-        self._look_due = now + LOOK_SECONDS
-        self._look()
-        return self._state.is_paused or bool(self._state.open_releases)
+        return self._has_looked() and (self._state.is_paused or bool(self._state.open_releases))
+
+    def check_rest(self) -> None:
+        """Raises RestWantedError where the connector is to rest. Cheap, as above."""
+        if self._has_looked() and self._state.is_paused:
+            raise RestWantedError
 
     def rest(self, stream: ReplicationStream | None, stop: StopSignal) -> None:
         """Return when the connector is not paused any more, or the stop signal is set.
@@ -88,6 +92,14 @@ class ControlSession:
         if not self._state.is_paused:
             _log.info("resumed", operator=self._state.pause and self._state.pause.operator)
             self._status.enter("starting", "resumed")
+
+    def _has_looked(self) -> bool:
+        now = time.monotonic()
+        if now < self._look_due:
+            return False
+        self._look_due = now + LOOK_SECONDS
+        self._look()
+        return True
 
     def _look(self) -> None:
         for message in self._reader.poll():

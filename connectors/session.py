@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
@@ -13,7 +13,7 @@ import structlog
 
 from connectors.catch_up import CatchUp
 from connectors.config import ConnectorConfig
-from connectors.control_session import ControlSession
+from connectors.control_session import ControlSession, RestWantedError
 from connectors.errors import TransientError
 from connectors.kafka.position import Position, position_key, read_position
 from connectors.kafka.sink import TransactionalSink, record_bytes_max
@@ -142,16 +142,22 @@ class Session:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
-        CatchUp(
-            self._config,
-            self._status,
-            facts=facts,
-            plan=plan,
-            sink=sink,
-            publisher=Publisher(sink, self._config.quarantine_topic, control.holding),
-            while_waiting=self._while_waiting,
-            binary=self._binary,
-        ).run()
+
+        def while_waiting() -> None:
+            self._while_waiting()
+            control.check_rest()
+
+        with suppress(RestWantedError):
+            CatchUp(
+                self._config,
+                self._status,
+                facts=facts,
+                plan=plan,
+                sink=sink,
+                publisher=Publisher(sink, self._config.quarantine_topic, control.holding),
+                while_waiting=while_waiting,
+                binary=self._binary,
+            ).run()
 
     def _resume(
         self,

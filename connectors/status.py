@@ -79,7 +79,12 @@ class ConnectorStatus:
         self.silent_since = None
 
     def ready(self, now: float) -> tuple[bool, str]:
-        """Whether rows flow, and if not, why. ``now`` is time.monotonic()."""
+        """Whether rows flow, and if not, why; a slot in danger is named with either. ``now`` is time.monotonic()."""
+        is_ready, text = self._ready(now)
+        warning = None if self.outlook is None else self.outlook.warning
+        return is_ready, text if warning is None else f"{text}; {warning}"
+
+    def _ready(self, now: float) -> tuple[bool, str]:
         if self.state != "streaming":
             return False, f"{self.state}: {self.reason}" if self.reason else self.state
         if self.failure and self.busy_since is not None:
@@ -95,4 +100,4 @@ class ConnectorStatus:
         ):
             if since is not None and now - since > seconds_max:
                 return False, f"stalled: {what} for {now - since:.0f} s"
-        return True, "streaming" if outlook.warning is None else f"streaming; {outlook.warning}"
+        return True, "streaming"

@@ -42,8 +42,7 @@ class Watch:
         self._connection: psycopg.Connection | None = None
         now = time.monotonic()
         self._postgres_at = self._kafka_at = now
-        self._behind_since: float | None = None
-        self._last_lsn = 0
+        self._backlog = Backlog()
         self._warned: str | None = None
 
     def __enter__(self) -> None:
@@ -63,7 +62,7 @@ class Watch:
                 unpublished=tables,
                 postgres_answered_at=self._postgres_at,
                 kafka_answered_at=self._kafka_at,
-                behind_since=self._behind(slot),
+                behind_since=self._backlog.look(self._status, slot, time.monotonic()),
                 warning=self._warning(slot),
             )
         if self._connection is not None:
@@ -99,20 +98,9 @@ class Watch:
         else:
             self._kafka_at = time.monotonic()
 
-    def _behind(self, slot: SlotStanding | None) -> float | None:
-        """Since when nothing is published although there is WAL. What is published renews the patience."""
-        last_lsn = self._status.last_lsn
-        waits = self._status.state != "streaming"  # and why, its state tells
-        if waits or slot is None or slot.server_lsn <= last_lsn or last_lsn != self._last_lsn:
-            self._behind_since = None
-        elif self._behind_since is None:
-            self._behind_since = time.monotonic()
-        self._last_lsn = last_lsn
-        return self._behind_since
-
     def _warning(self, slot: SlotStanding | None) -> str | None:
         """Why somebody should look at the slot; logged when it begins and when its kind changes."""
-        kind, text = _danger(slot, self._config.safe_wal_warning_bytes)
+        kind, text = slot_danger(slot, self._config.safe_wal_warning_bytes)
         if kind != self._warned:
             self._warned = kind
             if kind is not None and slot is not None:
@@ -121,7 +109,7 @@ class Watch:
         return text
 
 
-def _danger(slot: SlotStanding | None, warning_bytes: int) -> tuple[str | None, str | None]:
+def slot_danger(slot: SlotStanding | None, warning_bytes: int) -> tuple[str | None, str | None]:
     """Kind of danger and what to say of it."""
     if slot is None:
         return None, None
@@ -130,3 +118,22 @@ def _danger(slot: SlotStanding | None, warning_bytes: int) -> tuple[str | None, 
     if slot.safe_wal_size is not None and slot.safe_wal_size < warning_bytes:
         return "short", f"the slot is lost after {max(0, slot.safe_wal_size) >> 20} MiB more of WAL"
     return None, None
+
+
+class Backlog:
+    """Whether anything is published of WAL that is there. Pure."""
+
+    def __init__(self) -> None:
+        self._published = (0, 0)
+        self._since: float | None = None
+
+    def look(self, status: ConnectorStatus, slot: SlotStanding | None, now: float) -> float | None:
+        """Since when there was WAL and nothing was published, by ``now``'s clock. Each commit renews the patience."""
+        published = status.last_lsn, status.transactions
+        is_behind = status.state == "streaming" and slot is not None and slot.server_lsn > status.last_lsn
+        if not is_behind or published != self._published:
+            self._since = None
+        elif self._since is None:
+            self._since = now
+        self._published = published
+        return self._since

@@ -81,10 +81,22 @@ def unpublished(connection: psycopg.Connection, route: Route, as_of_us: int) -> 
     the time, so that some dozens of look-ups in its index do, however many rows there are. A row that was written
     before that time in a transaction that committed after it is not seen. None where the route names no such columns.
     """
+    query = unpublished_query(route)
+    if query is None:
+        return None
+    as_of = _EPOCH + timedelta(microseconds=as_of_us)
+    row = connection.execute(query, {"as_of": as_of, "limit": ROWS_COUNTED_MAX + 1}).fetchone()
+    if row is None or not row[0]:
+        return Unpublished(0, False, 0.0)
+    return Unpublished(min(row[0], ROWS_COUNTED_MAX), row[0] > ROWS_COUNTED_MAX, max(0.0, float(row[1])))
+
+
+def unpublished_query(route: Route) -> sql.Composed | None:
+    """Takes ``as_of`` and ``limit``; gives how many rows there are, at most ``limit``, and the age of the first."""
     if route.time is None or not route.snapshot_order:
         return None
     number, written = sql.Identifier(route.snapshot_order[0]), sql.Identifier(route.time)
-    query = sql.SQL(
+    return sql.SQL(
         """
         with recursive ends as (
           select (select {number} from {table} order by {number} limit 1) as low,
@@ -106,8 +118,3 @@ def unpublished(connection: psycopg.Connection, route: Route, as_of_us: int) -> 
         from first
         """
     ).format(number=number, written=written, table=sql.Identifier(route.namespace, route.table))
-    as_of = _EPOCH + timedelta(microseconds=as_of_us)
-    row = connection.execute(query, {"as_of": as_of, "limit": ROWS_COUNTED_MAX + 1}).fetchone()
-    if row is None or not row[0]:
-        return Unpublished(0, False, 0.0)
-    return Unpublished(min(row[0], ROWS_COUNTED_MAX), row[0] > ROWS_COUNTED_MAX, max(0.0, float(row[1])))

@@ -14,14 +14,17 @@ import typer
 
 from connectors.config import ConnectorConfig
 from connectors.control import ControlError, Pause, Subject
-from connectors.errors import ConnectorError, MissingTopicError, SlotActiveError
+from connectors.errors import ConnectorError, MissingPublicationError, MissingTopicError, SlotActiveError
+from connectors.inspection import inspect
 from connectors.kafka.control_log import read_control, write_control
 from connectors.kafka.forgetting import forget_position
 from connectors.kafka.position import position_key, read_position
 from connectors.postgres.lsn import format_lsn
 from connectors.postgres.standing import SlotStanding, slot_standing
 from connectors.postgres.turn import take_turn
+from connectors.start_plan import StartKind
 from pipeline.cli.acting import AsJson, Operator, Reason, act
+from pipeline.cli.connector_refusals import how_to_go_on
 from pipeline.cli.connector_standing import READ_SECONDS, ConnectorStanding, connector_standing
 from pipeline.cli.errors import CommandError
 from pipeline.cli.output import print_columns, print_fields, print_json, visible
@@ -37,6 +40,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do it; without this the comman
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="The connector: how far it is, and acts on it.")
     group.command("status")(status)
+    group.command("plan")(plan)
     group.command("pause")(pause)
     group.command("resume")(resume)
     group.command("reset")(reset)
@@ -47,11 +51,19 @@ def register(app: typer.Typer) -> None:
 def both_sides() -> Iterator[tuple[psycopg.Connection, ConnectorConfig]]:
     """A session on the database and how to reach Kafka; what either cannot do is one line."""
     settings = load_settings()
+    with plain_errors(), operator_connection(settings.postgres_conninfo) as connection:
+        yield connection, connector_config(settings)
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """What a side cannot do, as the line and the mend that a command prints."""
     try:
-        with operator_connection(settings.postgres_conninfo) as connection:
-            yield connection, connector_config(settings)
+        yield
     except MissingTopicError as error:
         raise CommandError(f"{error.topic} does not exist in Kafka: run outrider topics apply") from None
+    except MissingPublicationError as error:
+        raise CommandError(f"{error}: run outrider migrate up") from None
     except (ConnectorError, ControlError) as error:
         raise CommandError(str(error)) from None
 
@@ -74,6 +86,47 @@ def status(
     else:
         _print(standing)
     raise typer.Exit(1 if standing.troubles else 0)
+
+
+def plan(
+    *,
+    count: Annotated[
+        bool, typer.Option("--count", help="Read topics and tables through, and count what would be published.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What a start of the connector would do now, and why; nothing is changed. Needs the connector's login.
+
+    Exit code 1 where it would refuse.
+    """
+    settings = load_settings()
+    with plain_errors():
+        report = inspect(connector_config(settings), count=count, while_waiting=lambda: None)
+    refuses = report.plan.kind is StartKind.REFUSE
+    if as_json:
+        print_json(
+            {
+                "does": report.plan.kind.value,
+                "case": report.plan.case.value,
+                "why": report.plan.why,
+                "steps": report.steps,
+                "counts": report.counts,
+                "help": how_to_go_on(report.plan) if refuses else None,
+            }
+        )
+    else:
+        print_fields([("case", report.plan.case.value), ("why", report.plan.why)])
+        for number, step in enumerate(report.steps, 1):
+            print(f"{number}. {visible(step)}")
+        if report.counts is not None:
+            print()
+            print_columns(
+                ("TABLE", "ROWS", "MISSING", "LOOKED AT SINCE"),
+                [(table.table, table.rows, table.missing, table.since) for table in report.counts],
+            )
+        if refuses:
+            print(visible(how_to_go_on(report.plan)), file=sys.stderr)
+    raise typer.Exit(1 if refuses else 0)
 
 
 def pause(*, reason: Reason, operator: Operator = None, as_json: AsJson = False) -> None:

@@ -43,6 +43,17 @@ def outrider(
     return program(monkeypatch, capsys, **{**settings_values, "postgres_dsn": role_dsns["operator"]})
 
 
+@pytest.fixture
+def connectors_outrider(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    settings_values: dict[str, object],
+    role_dsns: dict[str, str],
+) -> Outrider:
+    """With the connector's login, which may look at replication."""
+    return program(monkeypatch, capsys, **{**settings_values, "postgres_dsn": role_dsns["connector"]})
+
+
 def standing_of(outrider: Outrider) -> dict[str, Any]:
     """The last line, because the connector's thread logs to the same place."""
     standing: dict[str, Any] = json.loads(outrider("connector", "status", "--json").stdout.splitlines()[-1])
@@ -132,7 +143,10 @@ def test_a_pause_outlasts_wal_sender_timeout_and_confirms_nothing(
 
 
 def test_a_reset_is_refused_while_a_connector_runs_and_shown_before_it_is_done(
-    world: ConnectorWorld, connection: psycopg.Connection, outrider: Outrider
+    world: ConnectorWorld,
+    connection: psycopg.Connection,
+    outrider: Outrider,
+    connectors_outrider: Outrider,
 ) -> None:
     with world.connector() as connector:
         world.streaming(connector)
@@ -151,6 +165,18 @@ def test_a_reset_is_refused_while_a_connector_runs_and_shown_before_it_is_done(
     assert standing["position_lsn"] is None
     assert "Kafka holds no position of the slot" in standing["troubles"]
     assert runs(connection) == [("connector.reset", "ada", "new server", None)]
+    # The next start finds out by ids that nothing is missing, and what is.
+    insert_dispatches(connection, 3, tag="unseen-")
+    planned = connectors_outrider("connector", "plan", "--count", "--json").json
+    assert (planned["case"], planned["does"]) == ("position missing", "catch up")
+    assert [(table["table"], table["missing"]) for table in planned["counts"]] == [
+        ("outrider.dispatch_outbox", 3),
+        ("outrider.delivery_attempt", 0),
+    ]
+    assert "create slot" in connectors_outrider("connector", "plan").stdout
+    with world.connector() as connector:
+        world.streaming(connector)
+        assert_exactly_once_in_order(world, connection)
 
 
 def test_status_says_what_is_missing_before_the_first_start(world: ConnectorWorld, outrider: Outrider) -> None:

@@ -74,11 +74,13 @@ def test_what_the_watch_sees_is_a_stall(changes: dict[str, float], reason: str) 
     assert status.ready(100.0) == (False, reason)
 
 
-def test_a_slot_in_danger_is_told_while_rows_flow() -> None:
+def test_a_slot_in_danger_is_told_whether_rows_flow_or_not() -> None:
     status = ConnectorStatus()
     status.enter("streaming")
     status.outlook = Outlook(postgres_answered_at=95.0, kafka_answered_at=95.0, warning="the slot's WAL is unreserved")
     assert status.ready(100.0) == (True, "streaming; the slot's WAL is unreserved")
+    status.enter("paused", "by ada")
+    assert status.ready(100.0) == (False, "paused: by ada; the slot's WAL is unreserved")
 
 
 def test_a_stop_signal_wakes_who_waits_for_it() -> None:
