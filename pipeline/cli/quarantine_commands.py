@@ -22,6 +22,9 @@ from pipeline.cli.quarantine_entries import Entry, SettledEntry, find_entry, uns
 from pipeline.cli.quarantine_release import Released, give_up_messages, release_messages, release_rows
 from pipeline.ledger.operator import Act
 
+MESSAGES_MAX = 10_000
+"""Of one release, so that its memory is bounded."""
+
 Kind = Annotated[
     Literal["row", "message"] | None,
     typer.Option(help="Only rows that the connector could not publish, or messages that no worker could read."),
@@ -123,7 +126,7 @@ def release(
         raise UsageError(f"at most {RELEASE_ENTRIES_MAX} entries may be named: choose by --table or --key")
     by = act(operator, reason)
     with both_sides() as (connection, config):
-        rows, last, messages = 0, -1, []
+        rows, last, messages, more_messages = 0, -1, list[Entry](), 0
         wanted = set(numbers)
         for entry in _chosen(connection, config, kind, table, key):
             if numbers and entry.number not in wanted:
@@ -131,12 +134,14 @@ def release(
             wanted.discard(entry.number)
             if entry.kind == "row":
                 rows, last = rows + 1, entry.number
-            else:
+            elif len(messages) < MESSAGES_MAX:
                 messages.append(entry)
+            else:
+                more_messages += 1
         if not yes and not numbers:
-            _preview(rows, len(messages), as_json=as_json)
+            _preview(rows, len(messages) + more_messages, as_json=as_json)
             return
-        released = Released()
+        released = Released(more_messages=more_messages)
         if rows:
             selection = Selection(
                 entries=tuple(sorted(set(numbers))),
@@ -189,7 +194,9 @@ def _preview(rows: int, messages: int, *, as_json: bool) -> None:
 def _report(released: Released, *, asked_rows: int, settled_before: list[int], as_json: bool) -> None:
     """Exit code 1 where something that was asked for is still in quarantine."""
     rows = released.rows
-    left = bool(released.unknown) or bool(asked_rows and (rows is None or rows.refused or rows.waiting))
+    left = bool(released.unknown or released.more_messages) or bool(
+        asked_rows and (rows is None or rows.refused or rows.waiting)
+    )
     if as_json:
         plain: dict[str, Any] = asdict(released)
         plain["rows"] = None if rows is None else msgspec.to_builtins(rows)
@@ -218,6 +225,8 @@ def _report(released: Released, *, asked_rows: int, settled_before: list[int], a
             f"{number}: the message names no delivery, so nothing can be dispatched; --give-up settles it",
             file=sys.stderr,
         )
+    if released.more_messages:
+        print(f"{released.more_messages} messages more: repeat the command", file=sys.stderr)
     for number in settled_before:
         print(f"{number}: was settled before, or is no entry; nothing is done", file=sys.stderr)
     raise typer.Exit(1 if left else 0)

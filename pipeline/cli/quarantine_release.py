@@ -33,6 +33,8 @@ class Released:
     """Messages whose delivery needs nothing any more."""
     unknown: list[int] = field(default_factory=list)
     """Messages that name no delivery."""
+    more_messages: int = 0
+    """Beyond what one release takes."""
 
 
 def release_messages(
