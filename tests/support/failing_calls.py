@@ -139,7 +139,7 @@ class FailingCalls:
 
     # --- Kafka --------------------------------------------------------------------------
 
-    def on_producer(self, name: str, call: Callable[[], Any]) -> Any:
+    def on_producer(self, name: str, producer: confluent_kafka.Producer, call: Callable[[], Any]) -> Any:
         if not self.fails(f"producer.{name}"):
             return call()
         if name == "flush" and self._mode in (Mode.BROKEN, Mode.UNANSWERED):
@@ -147,7 +147,11 @@ class FailingCalls:
         if name == "produce" and self._mode is Mode.BROKEN:
             raise BufferError("the queue is full (on purpose)")
         if self._mode is Mode.UNANSWERED:
-            call()
+            result = call()
+            if name == "produce":
+                # It only puts the record into a queue; what can get lost is the record, and its transaction then fails.
+                producer.purge()
+                return result
         raise KafkaException(ERRORS[self._mode])
 
     def on_consumer(self, name: str, call: Callable[[], Any]) -> Any:
@@ -175,9 +179,7 @@ class FailingCalls:
     def installed(self) -> Iterator[None]:
         """Let the connector's modules use failing clients while the block runs."""
         ways: Mapping[object, Callable[..., Any]] = {
-            confluent_kafka.Producer: lambda *a, **k: _Counted(
-                confluent_kafka.Producer(*a, **k), PRODUCER_CALLS, lambda name, _, call: self.on_producer(name, call)
-            ),
+            confluent_kafka.Producer: lambda *a, **k: self._producer(confluent_kafka.Producer(*a, **k)),
             confluent_kafka.Consumer: lambda *a, **k: _Counted(
                 confluent_kafka.Consumer(*a, **k), CONSUMER_CALLS, lambda name, _, call: self.on_consumer(name, call)
             ),
@@ -206,6 +208,9 @@ class FailingCalls:
         finally:
             for place, name, original in replaced:
                 setattr(place, name, original)
+
+    def _producer(self, real: confluent_kafka.Producer) -> _Counted:
+        return _Counted(real, PRODUCER_CALLS, lambda name, _, call: self.on_producer(name, real, call))
 
 
 class _Counted:
