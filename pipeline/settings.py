@@ -194,6 +194,9 @@ class Settings(BaseSettings):
     worker_session_timeout_seconds: float = Field(
         10.0, ge=1, le=1_800, description="Silence after which the group gives this worker's partitions away."
     )
+    worker_metrics_destinations_max: int = Field(
+        100, ge=0, le=10_000, description="Destinations that a worker's metrics name; the others are one series."
+    )
     worker_breaker_failures: int = Field(
         10, ge=1, le=1_000_000, description="Failures in a row after which a destination's breaker opens."
     )

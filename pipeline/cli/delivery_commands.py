@@ -1,23 +1,21 @@
-"""``outrider delivery …``: where deliveries stand, and the two things an operator may do to them."""
+"""``outrider delivery …``: where deliveries stand. What an operator may do to them is in delivery_acts.py."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any
 
-import psycopg
 import typer
 
-from pipeline.cli.acting import AsJson, Operator, Reason, act
+from pipeline.cli import delivery_acts
+from pipeline.cli.acting import AsJson
+from pipeline.cli.delivery_acts import DestinationFilter, ledger_of
 from pipeline.cli.errors import CommandError, UsageError
 from pipeline.cli.output import print_columns, print_fields, print_json, visible
 from pipeline.core.lifecycle import State
-from pipeline.ledger import operator_deliveries as acts
-from pipeline.ledger.operator import Act, operator_connection
+from pipeline.ledger.operator import operator_connection
 from pipeline.ledger.reports import (
     ALL_STATES,
     BEGINNING,
@@ -25,7 +23,6 @@ from pipeline.ledger.reports import (
     Cursor,
     DeliveryEntry,
     attempts_of,
-    destination_exists,
     dispatches_of,
     event_of,
     find_delivery,
@@ -38,16 +35,13 @@ from pipeline.settings import load_settings
 
 HISTORY_ROWS_MAX = 200
 
-DestinationFilter = Annotated[str | None, typer.Option("--destination", help="Only those of this destination.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do it; without this the command only counts.")]
-
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Where deliveries stand; retry and cancel.")
     group.command("list")(show_list)
     group.command("show")(show)
-    group.command("retry")(retry)
-    group.command("cancel")(cancel)
+    group.command("retry")(delivery_acts.retry)
+    group.command("cancel")(delivery_acts.cancel)
     app.add_typer(group, name="delivery")
 
 
@@ -69,7 +63,7 @@ def show_list(
     if state is State.SUCCEEDED and destination is None:
         raise UsageError("--state succeeded needs a --destination: there may be very many")
     place = _cursor(after)
-    with _ledger(destination) as connection:
+    with ledger_of(destination) as connection:
         by_death = dead or state is State.DEAD
         if by_death:
             entries = list_dead(connection, destination_id=destination, after=place, limit=limit)
@@ -155,133 +149,6 @@ def _print_last_answer(attempts: list[AttemptEntry]) -> None:
     print_fields((last.response_headers or {}).items())
     if last.response_excerpt:
         print(visible(last.response_excerpt.decode(errors="replace")))
-
-
-def retry(
-    delivery_ids: Annotated[list[str] | None, typer.Argument(help="Deliveries by id.")] = None,
-    *,
-    reason: Reason,
-    dead: Annotated[bool, typer.Option("--dead", help="All dead ones of --destination.")] = False,
-    destination: DestinationFilter = None,
-    force: Annotated[bool, typer.Option("--force", help="Those that succeeded too: receivers see them again.")] = False,
-    yes: Yes = False,
-    operator: Operator = None,
-    as_json: AsJson = False,
-) -> None:
-    """Hand dead deliveries to Kafka again, under the same id and with the same bytes.
-
-    Named ones at once; all dead ones of a destination after a look at their number, with --yes.
-    """
-    _check_selection(delivery_ids, "--dead", dead, destination)
-    if force and not delivery_ids:
-        raise UsageError("--force is for deliveries named one by one")
-    by = act(operator, reason)
-    with _ledger(destination) as connection:
-        if destination is not None:
-            selection = acts.select_dead(connection, destination)
-            _act_on_all(connection, _RETRY, selection, by, yes=yes, as_json=as_json)
-        elif delivery_ids:
-            moved = acts.retry(connection, delivery_ids, by, force=force)
-            hint = "only dead ones are retried, and succeeded ones with --force"
-            _report_named(connection, delivery_ids, moved, done="retried", hint=hint, as_json=as_json)
-
-
-def cancel(
-    delivery_ids: Annotated[list[str] | None, typer.Argument(help="Deliveries by id.")] = None,
-    *,
-    reason: Reason,
-    pending: Annotated[bool, typer.Option("--pending", help="All pending ones of --destination.")] = False,
-    destination: DestinationFilter = None,
-    yes: Yes = False,
-    operator: Operator = None,
-    as_json: AsJson = False,
-) -> None:
-    """End pending deliveries: they become dead, with the outcome `cancelled`.
-
-    Named ones at once; all pending ones of a destination after a look at their number, with --yes. What is in transport
-    or in flight cannot be called back: disable the destination first, and it comes back to pending.
-    """
-    _check_selection(delivery_ids, "--pending", pending, destination)
-    by = act(operator, reason)
-    with _ledger(destination) as connection:
-        if destination is not None:
-            selection = acts.select_pending(connection, destination)
-            _act_on_all(connection, _CANCEL, selection, by, yes=yes, as_json=as_json)
-        elif delivery_ids:
-            moved = acts.cancel(connection, delivery_ids, by)
-            hint = "only pending ones are cancelled"
-            _report_named(connection, delivery_ids, moved, done="cancelled", hint=hint, as_json=as_json)
-
-
-def _check_selection(delivery_ids: list[str] | None, option: str, is_given: bool, destination: str | None) -> None:
-    """Either deliveries are named, or all of one kind at one destination are meant."""
-    if delivery_ids and (is_given or destination is not None):
-        raise UsageError(f"name deliveries, or say {option} --destination, not both")
-    if not delivery_ids and not (is_given and destination is not None):
-        raise UsageError(f"name deliveries, or say {option} --destination NAME")
-
-
-@contextmanager
-def _ledger(destination_id: str | None) -> Iterator[psycopg.Connection]:
-    """A session; a destination that is asked for must exist, so that a slip is not an empty list."""
-    with operator_connection(load_settings().postgres_conninfo) as connection:
-        if destination_id is not None and not destination_exists(connection, destination_id):
-            raise CommandError(f"no destination {visible(destination_id)}: see outrider destination list")
-        yield connection
-
-
-@dataclass(frozen=True, slots=True)
-class _Bulk:
-    verb: str
-    done: str
-    move: Callable[[psycopg.Connection, acts.Selection, Act, Callable[[int], None]], int]
-
-
-_RETRY = _Bulk("retry", "retried", acts.retry_selection)
-_CANCEL = _Bulk("cancel", "cancelled", acts.cancel_selection)
-
-
-def _act_on_all(
-    connection: psycopg.Connection, bulk: _Bulk, selection: acts.Selection, by: Act, *, yes: bool, as_json: bool
-) -> None:
-    what = f"{selection.state} deliveries of {visible(selection.destination_id)}"
-    moved = 0
-    if yes:
-        moved = bulk.move(connection, selection, by, lambda rows: _progress(bulk.done, rows, selection.rows))
-    if as_json:
-        print_json({"selected": selection.rows, "moved": moved})
-    elif yes:
-        print(f"{bulk.done} {moved} of {selection.rows} {what}")
-    else:
-        print(f"would {bulk.verb} {selection.rows} {what}; repeat with --yes to do it")
-
-
-def _progress(done: str, rows: int, of_rows: int) -> None:
-    if sys.stderr.isatty():
-        print(f"\r{done} {rows} of {of_rows}", end="" if rows < of_rows else "\n", file=sys.stderr, flush=True)
-    elif rows % (20 * acts.PAGE_ROWS) == 0:
-        print(f"{done} {rows} of {of_rows}", file=sys.stderr)
-
-
-def _report_named(
-    connection: psycopg.Connection, asked: list[str], moved: list[str], *, done: str, hint: str, as_json: bool
-) -> None:
-    """Exit code 1 where one of those asked for did not move."""
-    left = [delivery_id for delivery_id in asked if delivery_id not in moved]
-    states = {delivery_id: _state(connection, delivery_id) for delivery_id in left}
-    if as_json:
-        print_json({"moved": moved, "left": states})
-    else:
-        for delivery_id in moved:
-            print(f"{done} {visible(delivery_id)}")
-        for delivery_id, state in states.items():
-            print(f"{visible(delivery_id)} is {state}: {hint}", file=sys.stderr)
-    raise typer.Exit(1 if left else 0)
-
-
-def _state(connection: psycopg.Connection, delivery_id: str) -> str:
-    entry = find_delivery(connection, delivery_id)
-    return "unknown" if entry is None else entry.state
 
 
 def _cursor(text: str | None) -> Cursor:

@@ -58,6 +58,8 @@ def register(app: typer.Typer) -> None:
     group.command("show")(show)
     group.command("enable")(enable)
     group.command("disable")(disable)
+    group.command("pause")(pause)
+    group.command("resume")(resume)
     group.command("rotate-secret")(rotate_secret)
     group.command("test")(send_ping)
     destination_wire_commands.register(group)
@@ -204,7 +206,7 @@ def show_all(as_json: AsJson = False) -> None:
         [
             (
                 entry.destination_id,
-                "yes" if entry.enabled else f"no: {entry.disabled_reason}",
+                _standing(entry),
                 f"{entry.start_rate_per_second:g}",
                 entry.burst,
                 entry.concurrency,
@@ -222,8 +224,9 @@ def show(destination_id: DestinationId, as_json: AsJson = False) -> None:
         entry = _entry(connection, destination_id)
         keys = ledger.list_secrets(connection, destination_id)
         unsettled = ledger.unsettled_by_state(connection, destination_id)
+        pace = ledger.pace_of_destination(connection, destination_id)
     if as_json:
-        print_json({**asdict(entry), "secrets": keys, "unsettled": unsettled})
+        print_json({**asdict(entry), "secrets": keys, "unsettled": unsettled, "pace": pace})
         return
     fields = asdict(entry) | {
         name: ", ".join(getattr(entry, name)) or None for name in ("allowed_networks", "subscriptions")
@@ -232,6 +235,7 @@ def show(destination_id: DestinationId, as_json: AsJson = False) -> None:
     print_fields(fields.items())
     print_fields((f"{key.scheme} key {key.key_id}", _key_state(key)) for key in keys)
     print_fields((f"public half of {key.key_id}", key.public_key) for key in keys if key.public_key is not None)
+    print_fields((name, value) for name, value in asdict(pace).items() if value is not None)
     print_fields(unsettled.items())
 
 
@@ -243,6 +247,20 @@ def enable(destination_id: DestinationId, reason: Reason, operator: Operator = N
 def disable(destination_id: DestinationId, reason: Reason, operator: Operator = None) -> None:
     """Hold deliveries to it: they wait, and none is lost. Requests in flight end as they would."""
     _switch(destination_id, operator, reason, enabled=False)
+
+
+def pause(destination_id: DestinationId, reason: Reason, operator: Operator = None) -> None:
+    """Start nothing for now, and go on taking events for it: they wait. Requests in flight end as they would."""
+    with _ledger() as connection:
+        paused = ledger.pause_destination(connection, destination_id, act(operator, reason))
+    print(f"paused {visible(destination_id)}" if paused else f"{visible(destination_id)} is paused already")
+
+
+def resume(destination_id: DestinationId, reason: Reason, operator: Operator = None) -> None:
+    """End its pause, whether an operator, its own Retry-After or an open breaker began it."""
+    with _ledger() as connection:
+        resumed = ledger.resume_destination(connection, destination_id, act(operator, reason))
+    print(f"resumed {visible(destination_id)}" if resumed else f"nothing holds {visible(destination_id)}")
 
 
 def rotate_secret(
@@ -324,6 +342,12 @@ def _one_line_errors() -> Iterator[None]:
         raise CommandError(f"destination {error} exists already: change it with outrider destination set") from None
     except psycopg.errors.CheckViolation as error:
         raise CommandError(f"the schema refuses it: {error.diag.message_primary}") from None
+
+
+def _standing(entry: ledger.DestinationEntry) -> str:
+    if not entry.enabled:
+        return f"no: {entry.disabled_reason}"
+    return "yes" if entry.paused_at is None else f"paused: {entry.paused_reason}"
 
 
 def _check_subscriptions(event_types: list[str] | None) -> None:

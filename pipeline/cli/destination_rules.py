@@ -53,8 +53,8 @@ def check_url(
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise RuleError(f"URL {url!r}: {error}") from None
-    if parts.scheme not in ("http", "https"):
-        raise RuleError(f"URL {url!r} must begin with https://")
+    if not url.startswith(("http://", "https://")):
+        raise RuleError(f"URL {url!r} must begin with https://, in small letters")
     if not host or port == 0:
         raise RuleError(f"URL {url!r} names no host that can be reached")
     if parts.username is not None or parts.password is not None:

@@ -74,6 +74,7 @@ TRANSITIONS = (
     Transition(State.ENQUEUED, State.DEAD, Actor.OPERATOR, "cancelled, recorded in its run; its message is stale"),
     Transition(State.PENDING, State.ENQUEUED, Actor.OPERATOR, "brought forward, recorded in its run"),
     Transition(State.ENQUEUED, State.ENQUEUED, Actor.OPERATOR, "dispatched again, recorded in its run"),
+    Transition(State.ENQUEUED, State.PENDING, Actor.OPERATOR, "brought forward with many; in its run"),
     Transition(State.DEAD, State.PENDING, Actor.OPERATOR, "replay of many, at the destination's rate; in its run"),
     Transition(State.DEAD, State.ENQUEUED, Actor.OPERATOR, "replay, recorded in its run"),
     Transition(State.SUCCEEDED, State.ENQUEUED, Actor.OPERATOR, "forced replay, recorded in its run"),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 from pipeline.core.pacing import TokenBucket
@@ -63,6 +63,10 @@ class Lanes(Generic[Item]):
     def destinations(self) -> list[str]:
         """Destinations that have a lane."""
         return list(self._lanes)
+
+    def lanes(self) -> Iterable[Lane[Item]]:
+        """All of them, to be looked at."""
+        return self._lanes.values()
 
     def unconfigured(self) -> list[str]:
         """Destinations whose lanes wait for their limits."""
@@ -210,6 +214,8 @@ class Lanes(Generic[Item]):
             return False  # finished() goes on from here
         # No lane takes more places than it leaves free, so that lanes that hang never take the last ones from the rest.
         if lane.in_flight >= self._ceiling - self.in_flight:
+            if lane.in_flight and lane.stalled_since is None:
+                lane.stalled_since = now
             self._short.append(lane)
             return False
         if not lane.bucket.take(now):

@@ -27,6 +27,9 @@ PHASE_SECONDS = Histogram(
 STARTS = Counter("outrider_worker_starts_total", "Requests that were started.")
 REFUSED = Counter("outrider_worker_claims_refused_total", "Claims that the ledger refused, by verdict.", ["verdict"])
 PARKED = Counter("outrider_worker_parked_total", "Deliveries given back to the ledger, by reason.", ["reason"])
+DEAD = Counter(
+    "outrider_worker_dead_total", "Deliveries that a result ended for good, by its outcome class.", ["outcome"]
+)
 LATE = Counter("outrider_worker_late_results_total", "Results whose attempt was no longer current.")
 QUARANTINED = Counter("outrider_worker_quarantined_total", "Messages that could not be understood.")
 REFUSED_TO_DEATH = Counter(
@@ -38,6 +41,7 @@ QUARANTINE_NOT_STORED = Counter(
 IN_FLIGHT = Gauge("outrider_worker_in_flight", "Starts that have not ended.")
 WAITING = Gauge("outrider_worker_waiting", "Deliveries that wait in lanes.")
 UNSETTLED = Gauge("outrider_worker_unsettled_messages", "Messages that were fetched and are not done.")
+LAG = Gauge("outrider_worker_lag_offsets", "Offsets between what is done and the ends of this worker's partitions.")
 LANES = Gauge("outrider_worker_lanes", "Destinations that have a lane.")
 BATCH_ROWS = Histogram(
     "outrider_worker_statement_rows",

@@ -94,6 +94,7 @@ class OrderedConsumer(driver.Consumer):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._trackers: dict[TP, CompletionTracker] = {}
+        self._ends: dict[TP, int] = {}
         # The consumer's thread notes what was fetched, the event loop does everything else.
         self._trackers_lock = threading.Lock()
 
@@ -114,6 +115,7 @@ class OrderedConsumer(driver.Consumer):  # type: ignore[misc]
                 if tracker is not None and tracker.generation == generation:
                     if self._is_new_log(tp, tracker, position, ends.get(tp)):
                         tracker = self._begin_anew(tp, tracker)
+                    self._ends[tp] = ends.get(tp) or 0
                     tracker.fetched([record.offset for record in records.get(tp, ())], position)
 
     def _is_new_log(self, tp: TP, tracker: CompletionTracker, position: int, end: int | None) -> bool:
@@ -161,6 +163,17 @@ class OrderedConsumer(driver.Consumer):  # type: ignore[misc]
     def unsettled_in_all(self) -> int:
         """Messages of all partitions that were fetched and are not done."""
         return sum(tracker.unsettled for tracker in list(self._trackers.values()))
+
+    def lag(self) -> int:
+        """Offsets between what is done and where the logs end, over the partitions of this assignment.
+
+        Transaction markers count: each is an offset without a message.
+        """
+        return sum(
+            max(0, self._ends.get(tp, 0) - tracker.next_offset)
+            for tp, tracker in list(self._trackers.items())
+            if tracker.next_offset > 0
+        )
 
     def _current(self, origin: Origin) -> CompletionTracker | None:
         tracker = self._trackers.get((origin.topic, origin.partition))

@@ -20,10 +20,12 @@ from typing import Any
 import structlog
 
 from pipeline.delivery.app import build_app
+from pipeline.delivery.destination_metrics import DestinationMetrics, registered
 from pipeline.delivery.flow import DeliveryFlow
 from pipeline.delivery.quarantine import Quarantine
 from pipeline.delivery.repeated_lines import quieten
 from pipeline.delivery.sender import Sender
+from pipeline.delivery.spans import open_spans
 from pipeline.delivery.start_checks import START_SECONDS, NotReadyError, wait_for_database, wait_for_topics
 from pipeline.delivery.targets import target_rules
 from pipeline.delivery.transport import Origin
@@ -94,6 +96,8 @@ class Worker:
             sender = await stack.enter_async_context(
                 Sender(concurrency=settings.worker_concurrency, rules=target_rules(settings))
             )
+            spans = open_spans()
+            stack.callback(spans.close)
             quarantine = await stack.enter_async_context(Quarantine(settings))
             self._app, topic = build_app(settings)
             self._flow = flow = DeliveryFlow(
@@ -103,8 +107,12 @@ class Worker:
                 pool=pool,
                 sender=sender,
                 quarantine=quarantine,
+                spans=spans,
             )
             _attach(self._app, topic, flow)
+            stack.enter_context(
+                registered(DestinationMetrics(flow.standings, named_max=settings.worker_metrics_destinations_max))
+            )
             return await self._work(flow)
 
     async def _work(self, flow: DeliveryFlow) -> int:

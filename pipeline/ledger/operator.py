@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 from psycopg.rows import class_row, dict_row, scalar_row
@@ -85,6 +85,8 @@ class DestinationEntry:
     url: str
     enabled: bool
     disabled_reason: str | None
+    paused_at: datetime | None
+    paused_reason: str | None
     start_rate_per_second: float
     burst: int
     concurrency: int
@@ -106,6 +108,27 @@ class DestinationEntry:
     created_at: datetime
     updated_at: datetime
     subscriptions: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DestinationPace:
+    """What is in force at a destination now, after what its answers have said."""
+
+    rate_in_force: float
+    burst_in_force: int
+    rate_share: float
+    """The part of rate and burst that is in force; below 1 after throttling and time-outs, and growing again."""
+    tokens: float
+    """Starts that may come at once."""
+    slowed_at: datetime | None
+    throttled_until: datetime | None
+    """It asked to be left alone until then."""
+    breaker: Literal["closed", "open", "half_open"]
+    failures_in_a_row: int
+    breaker_open_until: datetime | None
+    probe_until: datetime | None
+    backlogged_until: datetime | None
+    """Until then new deliveries wait in the ledger instead of in Kafka."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +218,38 @@ def switch_destination(connection: psycopg.Connection, destination_id: str, act:
         record_run(connection, kind, act, {"destination_id": destination_id})
         connection.execute(query("operator", "wake_reconciler"))
     return True
+
+
+def pause_destination(connection: psycopg.Connection, destination_id: str, act: Act) -> bool:
+    """Start nothing until it is resumed, and go on admitting; False where it was paused already. Raises NoSuchDestinationError."""
+    return _hold(connection, destination_id, act, "pause")
+
+
+def resume_destination(connection: psycopg.Connection, destination_id: str, act: Act) -> bool:
+    """End a pause, a Retry-After and an open breaker; False where nothing held it. Raises NoSuchDestinationError."""
+    return _hold(connection, destination_id, act, "resume")
+
+
+def _hold(connection: psycopg.Connection, destination_id: str, act: Act, verb: Literal["pause", "resume"]) -> bool:
+    with connection.transaction():
+        reachable_settings(connection, destination_id)
+        changed = connection.execute(
+            query("operator", f"{verb}_destination"), {"destination_id": destination_id, "reason": act.reason}
+        ).fetchone()
+        if changed is None:
+            return False
+        record_run(connection, f"destination.{verb}", act, {"destination_id": destination_id})
+        connection.execute(query("operator", "wake_reconciler"))
+    return True
+
+
+def pace_of_destination(connection: psycopg.Connection, destination_id: str) -> DestinationPace:
+    """Raises NoSuchDestinationError."""
+    cursor = connection.cursor(row_factory=class_row(DestinationPace))
+    pace = cursor.execute(query("operator", "pace_of_destination"), {"destination_id": destination_id}).fetchone()
+    if pace is None:
+        raise NoSuchDestinationError(destination_id)
+    return pace
 
 
 def rotate_secret(

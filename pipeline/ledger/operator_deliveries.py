@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Literal
+from datetime import datetime, timedelta
+from typing import Any, Literal
 from uuid import UUID
 
 import psycopg
@@ -18,43 +18,82 @@ from psycopg.types.json import Json
 
 from pipeline.ledger.operator import Act, record_run
 from pipeline.ledger.queries import query
+from pipeline.ledger.reports import BEGINNING
 
 PAGE_ROWS = 500
+RETRIED_STATES = ("dead", "pending", "enqueued")
+CANCELLED_STATES = ("pending", "enqueued")
+
+SelectedState = Literal["dead", "pending", "enqueued"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which deliveries are meant. What waits (pending, enqueued) is selected of one destination."""
+
+    state: SelectedState
+    destination_id: str | None
+    outcome: str | None = None
+    """Of the last attempt."""
+    older_than_seconds: float = 0.0
+    """Since admission."""
+
+    def __str__(self) -> str:
+        words = [f"{self.state} deliveries"]
+        if self.destination_id is not None:
+            words.append(f"of {self.destination_id}")
+        if self.outcome is not None:
+            words.append(f"with the outcome {self.outcome}")
+        if self.older_than_seconds > 0:
+            words.append(f"older than {timedelta(seconds=self.older_than_seconds)}")
+        return " ".join(words)
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """All deliveries of one destination in a state, as of a time, so that the act ends."""
+    """All deliveries that fit a filter as of a time, so that the act ends."""
 
-    destination_id: str
-    state: Literal["dead", "pending"]
+    filter: Filter
     until: datetime
     rows: int
 
 
-def select_dead(connection: psycopg.Connection, destination_id: str) -> Selection:
-    """What ``retry_selection`` would move now."""
-    return _select(connection, destination_id, "dead")
-
-
-def select_pending(connection: psycopg.Connection, destination_id: str) -> Selection:
-    """What ``cancel_selection`` would move now."""
-    return _select(connection, destination_id, "pending")
+def select(connection: psycopg.Connection, wanted: Filter) -> Selection:
+    """Count what an act on it would move now."""
+    if wanted.destination_id is None and wanted.state != "dead":
+        raise ValueError("what waits is selected of one destination")
+    clock = connection.cursor(row_factory=scalar_row).execute("select clock_timestamp()").fetchone()
+    if not isinstance(clock, datetime):
+        raise RuntimeError("a clock is always there")
+    page = query("operator", f"page_of_{wanted.state}")
+    rows = (
+        connection.cursor(row_factory=scalar_row)
+        .execute(
+            f"select count(*) from ({page}) p".encode(),  # noqa: S608 - the page is a statement of ours
+            {**_parameters(wanted, clock), **_after(BEGINNING.time, BEGINNING.delivery_id), "page_rows": None},
+        )
+        .fetchone()
+    )
+    return Selection(wanted, clock, int(rows or 0))
 
 
 def retry(connection: psycopg.Connection, delivery_ids: Sequence[str], act: Act, *, force: bool) -> list[str]:
-    """Hand dead deliveries to Kafka again, succeeded ones too with ``force``; returns the ids that moved."""
+    """Hand deliveries to Kafka again at once: dead ones, those that wait, and succeeded ones with ``force``.
+
+    Returns the ids that moved.
+    """
+    states = [*RETRIED_STATES, "succeeded"] if force else list(RETRIED_STATES)
     with connection.transaction():
-        moved = _retry(connection, delivery_ids, force=force)
+        moved = _moved(connection, "retry_deliveries", delivery_ids, states)
         if moved:
             record_run(connection, "delivery.retry", act, {"moved": len(moved), "delivery_ids": moved, "force": force})
     return moved
 
 
 def cancel(connection: psycopg.Connection, delivery_ids: Sequence[str], act: Act) -> list[str]:
-    """End pending deliveries; returns the ids that moved. Those in transport or in flight stay as they are."""
+    """End deliveries that wait or are in transport; returns the ids that moved. Those in flight stay as they are."""
     with connection.transaction():
-        moved = _cancel(connection, delivery_ids)
+        moved = _moved(connection, "cancel_deliveries", delivery_ids, CANCELLED_STATES)
         if moved:
             record_run(connection, "delivery.cancel", act, {"moved": len(moved), "delivery_ids": moved})
     return moved
@@ -63,54 +102,46 @@ def cancel(connection: psycopg.Connection, delivery_ids: Sequence[str], act: Act
 def retry_selection(
     connection: psycopg.Connection, selection: Selection, act: Act, progress: Callable[[int], None]
 ) -> int:
-    """All of the selection, page by page, under one run; ``progress`` is told the sum after each commit."""
-    return _act_on_selection(
-        connection,
-        selection,
-        act,
-        kind="delivery.retry",
-        move=lambda ids: _retry(connection, ids, force=False),
-        progress=progress,
+    """Make all of it due now, page by page, under one run; the reconciler hands it out at its destinations' rates.
+
+    ``progress`` is told the sum after each commit.
+    """
+    moved = _act_on_selection(
+        connection, selection, act, kind="delivery.retry", statement="release_deliveries", progress=progress
     )
+    connection.execute(query("operator", "wake_reconciler"))
+    return moved
 
 
 def cancel_selection(
     connection: psycopg.Connection, selection: Selection, act: Act, progress: Callable[[int], None]
 ) -> int:
-    """All of the selection, page by page, under one run; ``progress`` is told the sum after each commit."""
+    """End all of it, page by page, under one run; ``progress`` is told the sum after each commit."""
     return _act_on_selection(
-        connection,
-        selection,
-        act,
-        kind="delivery.cancel",
-        move=lambda ids: _cancel(connection, ids),
-        progress=progress,
+        connection, selection, act, kind="delivery.cancel", statement="cancel_deliveries", progress=progress
     )
 
 
-def _select(connection: psycopg.Connection, destination_id: str, state: Literal["dead", "pending"]) -> Selection:
-    clock = connection.cursor(row_factory=scalar_row).execute("select clock_timestamp()").fetchone()
-    rows = (
-        connection.cursor(row_factory=scalar_row)
-        .execute(query("operator", f"count_{state}"), {"destination_id": destination_id, "until": clock})
-        .fetchone()
-    )
-    if not isinstance(clock, datetime) or not isinstance(rows, int):
-        raise RuntimeError("a count and a clock are always there")
-    return Selection(destination_id, state, clock, rows)
-
-
-def _retry(connection: psycopg.Connection, delivery_ids: Sequence[str], *, force: bool) -> list[str]:
-    states = ["dead", "succeeded"] if force else ["dead"]
+def _moved(
+    connection: psycopg.Connection, statement: str, delivery_ids: Sequence[str], states: Sequence[str]
+) -> list[str]:
     cursor = connection.cursor(row_factory=scalar_row)
     return cursor.execute(
-        query("operator", "retry_deliveries"), {"delivery_ids": list(delivery_ids), "states": states}
+        query("operator", statement), {"delivery_ids": list(delivery_ids), "states": list(states)}
     ).fetchall()
 
 
-def _cancel(connection: psycopg.Connection, delivery_ids: Sequence[str]) -> list[str]:
-    cursor = connection.cursor(row_factory=scalar_row)
-    return cursor.execute(query("operator", "cancel_deliveries"), {"delivery_ids": list(delivery_ids)}).fetchall()
+def _parameters(wanted: Filter, until: datetime) -> dict[str, Any]:
+    return {
+        "destination_id": wanted.destination_id,
+        "outcome": wanted.outcome,
+        "created_until": until - timedelta(seconds=wanted.older_than_seconds),
+        "until": until,
+    }
+
+
+def _after(time: datetime, delivery_id: str) -> dict[str, Any]:
+    return {"after_time": time, "after_id": delivery_id}
 
 
 def _act_on_selection(
@@ -119,26 +150,25 @@ def _act_on_selection(
     act: Act,
     *,
     kind: str,
-    move: Callable[[Sequence[str]], list[str]],
+    statement: str,
     progress: Callable[[int], None],
 ) -> int:
+    wanted = selection.filter
+    place = _after(BEGINNING.time, BEGINNING.delivery_id)
     with _run(connection, kind, act, selection) as count:
         moved = 0
         while True:
             with connection.transaction():
-                delivery_ids = _next_page(connection, selection)
-                moved += len(move(delivery_ids))
+                page = connection.execute(
+                    query("operator", f"page_of_{wanted.state}"),
+                    {**_parameters(wanted, selection.until), **place, "page_rows": PAGE_ROWS},
+                ).fetchall()
+                if not page:
+                    return moved
+                moved += len(_moved(connection, statement, [row[0] for row in page], [wanted.state]))
                 count(moved)
-            if not delivery_ids:
-                return moved
+            place = _after(page[-1][1], page[-1][0])
             progress(moved)
-
-
-def _next_page(connection: psycopg.Connection, selection: Selection) -> list[str]:
-    """What was moved has left the state, so each page is the first of the rest."""
-    parameters = {"destination_id": selection.destination_id, "until": selection.until, "page_rows": PAGE_ROWS}
-    cursor = connection.cursor(row_factory=scalar_row)
-    return cursor.execute(query("operator", f"page_of_{selection.state}"), parameters).fetchall()
 
 
 @contextmanager
@@ -155,7 +185,12 @@ def _run(connection: psycopg.Connection, kind: str, act: Act, selection: Selecti
         )
         .fetchone()
     )
-    counts = {"destination_id": selection.destination_id, "selected": selection.rows, "moved": 0}
+    wanted = selection.filter
+    counts: dict[str, Any] = {"destination_id": wanted.destination_id, "selected": selection.rows, "moved": 0}
+    if wanted.outcome is not None:
+        counts["outcome"] = wanted.outcome
+    if wanted.older_than_seconds:
+        counts["older_than_seconds"] = wanted.older_than_seconds
 
     def count(moved: int) -> None:
         counts["moved"] = moved

@@ -233,6 +233,13 @@ async def oldest_due_seconds(pool: Pool) -> float:
         return float(await cursor.fetchone() or 0.0)
 
 
+async def waiting_by_reason(pool: Pool, *, rows_max: int) -> dict[str, int]:
+    """Deliveries that are not terminal, by what they wait for; at most ``rows_max`` of each state are counted."""
+    async with pool.connection() as connection:
+        cursor = await connection.execute(query("reports", "waiting_by_reason"), {"rows_max": rows_max})
+        return dict(await cursor.fetchall())
+
+
 async def counts_by_state(pool: Pool) -> LedgerCounts:
     """Exact but for ``succeeded`` in a ledger of more than EXACT_ROWS rows."""
     async with pool.connection() as connection:

@@ -10,16 +10,20 @@ import psycopg
 import structlog
 
 from pipeline.ledger.pool import Pool
-from pipeline.ledger.reports import oldest_due_seconds
+from pipeline.ledger.reports import oldest_due_seconds, waiting_by_reason
 from pipeline.reconcile.backoff import backoff_seconds
 from pipeline.reconcile.housekeeping import INTERVAL_SECONDS, RETRY_SECONDS, keep_partitions
-from pipeline.reconcile.metrics import MOVED, OLDEST_DUE_SECONDS, PASS_SECONDS, PASSES
+from pipeline.reconcile.metrics import MOVED, OLDEST_DUE_SECONDS, PASS_SECONDS, PASSES, WAITING
 from pipeline.reconcile.passes import PassLimits, PassResult, run_pass
 from pipeline.reconcile.wakeups import WakeUps, listen
 from pipeline.settings import Settings
 
 NOTIFY_SPACING_SECONDS = 0.02
 """Shortest time from a pass that left nothing undone to the next: a storm of NOTIFYs is not a storm of passes."""
+
+# Counting reads rows, so it is done seldom and up to a bound.
+COUNT_SECONDS = 60.0
+COUNTED_ROWS_MAX = 100_000
 
 _log = structlog.get_logger(__name__)
 
@@ -44,6 +48,7 @@ class Reconciler:
         self._failures = 0
         self._passed_once = False
         self._housekeeping_due_at = 0.0  # on time.monotonic()
+        self._counting_due_at = 0.0
 
     def ready(self) -> tuple[bool, str]:
         """Whether the last pass ended well."""
@@ -76,6 +81,7 @@ class Reconciler:
         try:
             result = await self._pass(woken_by)
             await self._keep_partitions()
+            await self._count_waiting()
         except psycopg.OperationalError as error:
             self._failures += 1
             PASSES.labels(woken_by, "failed").inc()
@@ -115,6 +121,15 @@ class Reconciler:
                 lease_expired=result.moved.lease_expired,
             )
         return result
+
+    async def _count_waiting(self) -> None:
+        if time.monotonic() < self._counting_due_at:
+            return
+        self._counting_due_at = time.monotonic() + COUNT_SECONDS
+        counts = await waiting_by_reason(self._pool, rows_max=COUNTED_ROWS_MAX)
+        WAITING.clear()  # a reason that nothing waits for any more
+        for reason, rows in counts.items():
+            WAITING.labels(reason).set(rows)
 
     async def _keep_partitions(self) -> None:
         if time.monotonic() < self._housekeeping_due_at:

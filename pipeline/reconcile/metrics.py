@@ -17,4 +17,9 @@ OLDEST_DUE_SECONDS = Gauge(
     "outrider_reconciler_oldest_due_seconds",
     "Age of the oldest due delivery to an enabled destination; 0 where none is due.",
 )
+WAITING = Gauge(
+    "outrider_reconciler_waiting",
+    "Deliveries that are not terminal, by what they wait for; counted up to a bound.",
+    ["reason"],
+)
 PARTITIONS = Counter("outrider_reconciler_partitions", "Partitions made and dropped.", ["action"])

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pipeline.core.lifecycle import TRANSITIONS, Actor, State
 from pipeline.ledger.deliveries import ClaimRequest, Parking, Refused, claim, park, refuse, settle
 from pipeline.ledger.operator import Act
-from pipeline.ledger.operator_deliveries import cancel, retry, retry_selection, select_dead
+from pipeline.ledger.operator_deliveries import Filter, cancel, retry, retry_selection, select
 from pipeline.ledger.pool import Pool, open_pool
 from pipeline.reconcile.passes import PassLimits, run_pass
 from tests.support.ledger_rows import add_delivery, add_destination, connect, delivery, scalar
@@ -156,7 +156,8 @@ def retry_one(connection: psycopg.Connection, delivery_id: str) -> None:
 
 
 def retry_all(connection: psycopg.Connection, delivery_id: str) -> None:
-    retry_selection(connection, select_dead(connection, "acme"), ACT, lambda rows: None)
+    selection = select(connection, Filter(state="dead", destination_id="acme"))
+    retry_selection(connection, selection, ACT, lambda rows: None)
 
 
 @pytest.mark.parametrize("act", [retry_one, retry_all])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -185,14 +186,27 @@ def test_retry_hands_a_dead_delivery_to_kafka_again_on_record(
     assert run["counts"] == {"moved": 1, "delivery_ids": [delivery_id], "force": False}
 
 
-@pytest.mark.parametrize("state", [state for state in STATES if state != "dead"])
-def test_retry_leaves_what_is_not_dead(outrider: Outrider, connection: psycopg.Connection, state: str) -> None:
+@pytest.mark.parametrize("state", ["leased", "succeeded"])
+def test_retry_leaves_what_is_in_flight_or_has_succeeded(
+    outrider: Outrider, connection: psycopg.Connection, state: str
+) -> None:
     delivery_id = add_delivery(connection, "e", state)
     before = ledger(connection)
     left = outrider("delivery", "retry", delivery_id, "--reason", "r")
     assert left.exit_code == 1
     assert f"{delivery_id} is {state}" in left.stderr
     assert ledger(connection) == before
+
+
+@pytest.mark.parametrize("state", ["pending", "enqueued"])
+def test_retry_brings_forward_what_waits_or_was_lost(
+    outrider: Outrider, connection: psycopg.Connection, state: str
+) -> None:
+    delivery_id = add_delivery(connection, "e", state, dispatches_lost=0 if state == "pending" else 3)
+    assert outrider("delivery", "retry", delivery_id, "--reason", "r").exit_code == 0
+    after = delivery(connection, delivery_id)
+    assert (after["state"], after["dispatch_seq"], after["attempt"]) == ("enqueued", 2, 1)
+    assert (after["dispatches_lost"], after["next_attempt_at"]) == (0, None)
 
 
 def test_retry_of_a_success_must_be_forced(outrider: Outrider, connection: psycopg.Connection) -> None:
@@ -202,10 +216,10 @@ def test_retry_of_a_success_must_be_forced(outrider: Outrider, connection: psyco
 
 
 def test_named_retry_tells_what_moved_and_what_did_not(outrider: Outrider, connection: psycopg.Connection) -> None:
-    dead, pending = add_delivery(connection, "a", "dead"), add_delivery(connection, "b", "pending")
-    done = outrider("delivery", "retry", dead, pending, "dlv_x", "--reason", "r", "--json")
+    dead, leased = add_delivery(connection, "a", "dead"), add_delivery(connection, "b", "leased")
+    done = outrider("delivery", "retry", dead, leased, "dlv_x", "--reason", "r", "--json")
     assert done.exit_code == 1
-    assert done.json == {"moved": [dead], "left": {pending: "pending", "dlv_x": "unknown"}}
+    assert done.json == {"moved": [dead], "left": {leased: "leased", "dlv_x": "unknown"}}
 
 
 def test_retry_of_all_dead_ones_counts_first(outrider: Outrider, connection: psycopg.Connection) -> None:
@@ -224,7 +238,10 @@ def test_retry_of_all_dead_ones_counts_first(outrider: Outrider, connection: psy
     done = outrider("delivery", "retry", "--dead", "--destination", "acme", "--reason", "r", "--yes", "--json")
     assert done.json == {"selected": 5, "moved": 5}
     assert delivery(connection, foreign)["state"] == "dead"
-    assert scalar(connection, "select count(*) from outrider.dispatch_outbox where reason = 'replay'") == 5
+    # Due now, and handed out at the destination's rate: a thousand at once would lie in front of everybody's messages.
+    assert scalar(connection, "select count(*) from outrider.dispatch_outbox where reason = 'replay'") == 0
+    due = "select count(*) from outrider.delivery where state = 'pending' and next_attempt_at <= clock_timestamp()"
+    assert scalar(connection, due) == 5
     (run,) = runs(connection)
     assert run["counts"] == {"destination_id": "acme", "selected": 5, "moved": 5}
     assert (run["error"], run["finished_at"] is None) == (None, False)
@@ -242,7 +259,7 @@ def test_bulk_acts_go_page_by_page_and_end(outrider: Outrider, connection: psyco
     done = outrider("delivery", "retry", "--dead", "--destination", "acme", "--reason", "r", "--yes", "--json")
     assert done.json == {"selected": total, "moved": total}
     pages = connection.execute(
-        "select count(*) from outrider.dispatch_outbox where reason = 'replay' group by xmin::text order by 1 desc"
+        "select count(*) from outrider.delivery where state = 'pending' group by xmin::text order by 1 desc"
     ).fetchall()
     assert pages == [(500,), (500,), (203,)]
 
@@ -257,8 +274,17 @@ def test_cancel_ends_pending_deliveries_on_record(outrider: Outrider, connection
     assert (run["kind"], run["reason"]) == ("delivery.cancel", "wrong price")
 
 
-@pytest.mark.parametrize("state", [state for state in STATES if state != "pending"])
-def test_cancel_leaves_what_is_not_pending(outrider: Outrider, connection: psycopg.Connection, state: str) -> None:
+def test_cancel_ends_what_is_in_transport_too(outrider: Outrider, connection: psycopg.Connection) -> None:
+    delivery_id = add_delivery(connection, "e", "enqueued", dispatches_lost=2)
+    assert outrider("delivery", "cancel", delivery_id, "--reason", "wrong price").exit_code == 0
+    after = delivery(connection, delivery_id)
+    assert (after["state"], after["last_outcome"], after["lost_after"]) == ("dead", "cancelled", None)
+
+
+@pytest.mark.parametrize("state", ["leased", "succeeded", "dead"])
+def test_cancel_leaves_what_is_in_flight_or_over(
+    outrider: Outrider, connection: psycopg.Connection, state: str
+) -> None:
     delivery_id = add_delivery(connection, "e", state)
     before = ledger(connection)
     left = outrider("delivery", "cancel", delivery_id, "--reason", "r")
@@ -276,6 +302,48 @@ def test_cancel_of_all_pending_ones_counts_first(outrider: Outrider, connection:
     done = outrider("delivery", "cancel", "--pending", "--destination", "acme", "--reason", "r", "--yes")
     assert done.stdout == "cancelled 3 of 3 pending deliveries of acme\n"
     assert delivery(connection, enqueued)["state"] == "enqueued"
+
+
+def test_a_selection_is_narrowed_by_outcome_and_age(outrider: Outrider, connection: psycopg.Connection) -> None:
+    ids = {
+        outcome: add_delivery(connection, outcome, "dead", last_outcome=outcome, created_at="2020-01-01T00:00:00Z")
+        for outcome in ("rejected", "gone")
+    }
+    young = add_delivery(connection, "young", "dead", last_outcome="rejected")
+    options = ("--dead", "--outcome", "rejected", "--older-than", "2d", "--reason", "r")
+    preview = outrider("delivery", "retry", *options)
+    assert preview.stdout == (
+        "would retry 1 dead deliveries with the outcome rejected older than 2 days, 0:00:00; repeat with --yes to do it\n"
+    )
+    assert outrider("delivery", "retry", *options, "--yes", "--json").json == {"selected": 1, "moved": 1}
+    states = {name: delivery(connection, ids[name])["state"] for name in ids}
+    assert states == {"rejected": "pending", "gone": "dead"}
+    assert delivery(connection, young)["state"] == "dead"
+    assert runs(connection)[-1]["counts"]["outcome"] == "rejected"
+
+
+@pytest.mark.parametrize("verb", ["retry", "cancel"])
+def test_all_in_transport_can_be_selected(outrider: Outrider, connection: psycopg.Connection, verb: str) -> None:
+    delivery_id = add_delivery(connection, "e", "enqueued")
+    add_delivery(connection, "waits", "pending")
+    done = outrider("delivery", verb, "--enqueued", "--destination", "acme", "--reason", "r", "--yes", "--json")
+    assert done.json == {"selected": 1, "moved": 1}
+    assert delivery(connection, delivery_id)["state"] == ("pending" if verb == "retry" else "dead")
+
+
+def test_ids_can_come_from_a_file(outrider: Outrider, connection: psycopg.Connection, tmp_path: Path) -> None:
+    ids = [add_delivery(connection, f"e{n}", "dead") for n in range(3)]
+    file = tmp_path / "ids"
+    file.write_text("\n".join([*ids, "", ids[0]]) + "\n")
+    options = ("--ids-from", str(file), "--reason", "r")
+    assert outrider("delivery", "retry", *options).stdout.startswith("would retry 3 named deliveries")
+    assert {delivery(connection, delivery_id)["state"] for delivery_id in ids} == {"dead"}
+    done = outrider("delivery", "retry", *options, "--yes")
+    assert (done.exit_code, done.stdout) == (0, "retried 3 of 3 named deliveries\n")
+    file.write_text("dlv_nobody\n")
+    assert outrider("delivery", "retry", *options, "--yes").exit_code == 1
+    file.write_text("\n")
+    assert "names no delivery" in outrider("delivery", "retry", *options).stderr
 
 
 def test_a_destination_that_does_not_exist_is_named_and_no_empty_list(outrider: Outrider) -> None:
@@ -318,11 +386,11 @@ def test_a_bulk_act_that_fails_says_so_in_its_run_and_counts_right(
     # The second page fails in the database: what it did is undone, what came before stands.
     connection.execute(
         "create function public.fail_later() returns trigger language plpgsql as $$ begin "
-        "if (select count(*) from outrider.dispatch_outbox where reason = 'replay') >= 2 then "
+        "if (select count(*) from outrider.delivery where state = 'pending') >= 2 then "
         "raise exception 'disk full' using errcode = '53100'; end if; return new; end $$; "
         "alter function public.fail_later security definer; "
-        "create trigger fail_later before insert on outrider.dispatch_outbox "
-        "for each row when (new.reason = 'replay') execute function public.fail_later()"
+        "create trigger fail_later before update on outrider.delivery "
+        "for each row when (new.state = 'pending') execute function public.fail_later()"
     )
     failed = outrider("delivery", "retry", "--dead", "--destination", "acme", "--reason", "r", "--yes")
     assert failed.exit_code == 1
@@ -330,7 +398,7 @@ def test_a_bulk_act_that_fails_says_so_in_its_run_and_counts_right(
     (run,) = runs(connection)
     assert (
         run["counts"]["moved"]
-        == scalar(connection, "select count(*) from outrider.delivery where state = 'enqueued'")
+        == scalar(connection, "select count(*) from outrider.delivery where state = 'pending'")
         == 2
     )
     assert "disk full" in run["error"]

@@ -365,3 +365,41 @@ def test_a_ping_meets_the_rules_of_the_sender(
     assert sent.exit_code == 1
     assert sent.json["outcome"] == "target_refused"
     assert receiver.requests == []
+
+
+def test_a_pause_keeps_it_enabled_and_resume_ends_it(outrider: Outrider, connection: psycopg.Connection) -> None:
+    add_destination(connection)
+    assert outrider("destination", "pause", "acme", "--reason", "their deploy").stdout == "paused acme\n"
+    assert (row(connection)["enabled"], row(connection)["paused_reason"]) == (True, "their deploy")
+    assert "paused: their deploy" in outrider("destination", "list").stdout
+    assert outrider("destination", "pause", "acme", "--reason", "again").stdout == "acme is paused already\n"
+    assert row(connection)["paused_reason"] == "their deploy"
+    # Admission goes on.
+    connection.execute("select outrider.admit('e', 't', 'x'::bytea, destinations => array['acme'])")
+    assert outrider("destination", "resume", "acme", "--reason", "done").stdout == "resumed acme\n"
+    assert (row(connection)["paused_at"], row(connection)["paused_reason"]) == (None, None)
+    assert outrider("destination", "resume", "acme", "--reason", "again").stdout == "nothing holds acme\n"
+    assert [run["kind"] for run in runs(connection)] == ["destination.pause", "destination.resume"]
+    assert outrider("destination", "pause", "nobody", "--reason", "r").exit_code == 1
+
+
+def test_show_tells_what_is_in_force_and_resume_ends_what_the_receiver_began(
+    outrider: Outrider, connection: psycopg.Connection
+) -> None:
+    add_destination(connection, start_rate_per_second=40, burst=20)
+    well = outrider("destination", "show", "acme", "--json").json["pace"]
+    assert (well["rate_in_force"], well["burst_in_force"], well["breaker"]) == (40, 20, "closed")
+    connection.execute(
+        "update outrider.destination_pace set share_at_slowing = 0.25, slowed_at = clock_timestamp(), failures = 12, "
+        "openings = 2, open_until = clock_timestamp() + interval '1 min', paused_until = clock_timestamp() + interval '1 h'"
+    )
+    ill = outrider("destination", "show", "acme", "--json").json["pace"]
+    assert ill["rate_in_force"] == pytest.approx(10, abs=1)
+    assert ill["burst_in_force"] == 5
+    assert (ill["breaker"], ill["failures_in_a_row"]) == ("open", 12)
+    assert ill["throttled_until"] is not None
+    assert outrider("destination", "resume", "acme", "--reason", "they say it is well").exit_code == 0
+    again = outrider("destination", "show", "acme", "--json").json["pace"]
+    assert (again["breaker"], again["failures_in_a_row"], again["throttled_until"]) == ("closed", 0, None)
+    # The rate comes back by itself.
+    assert again["rate_share"] < 0.5

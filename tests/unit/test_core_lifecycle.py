@@ -25,6 +25,7 @@ LEGAL = {
     ("pending", "enqueued", "operator"),
     ("enqueued", "enqueued", "operator"),
     ("dead", "pending", "operator"),
+    ("enqueued", "pending", "operator"),
     ("dead", "enqueued", "operator"),
     ("succeeded", "enqueued", "operator"),
 }

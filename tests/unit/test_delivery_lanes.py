@@ -136,6 +136,17 @@ def test_a_destination_that_hangs_is_parked_once_it_shows():
     assert delays[1] - delays[0] == pytest.approx(0.5)
 
 
+def test_a_destination_that_hangs_on_its_share_of_the_places_is_parked_too():
+    lanes = make_lanes(ceiling=32, depth=1000)
+    fill(lanes, "a", 100)
+    lanes.configure("a", Limits(1000.0, 1000, concurrency=64), 0.0)
+    assert len(start_all(lanes, 0.0)) == 16
+    parked = list(lanes.surplus(60.0))
+    # Sixty-four places, if it had them, would start one in the next second.
+    assert len(parked) == 83
+    assert {p.reason for p in parked} == {ParkReason.CONCURRENCY}
+
+
 def test_a_destination_that_comes_back_is_not_parked_for_its_past():
     lanes = make_lanes(depth=1000)
     fill(lanes, "a", 8)
@@ -187,6 +198,35 @@ def test_a_long_wait_told_by_the_ledger_parks_the_whole_lane_beyond_it():
     parked = list(lanes.surplus(0.0))
     assert [p.item for p in parked] == ["a0", "a1", "a2"]
     assert [p.delay_seconds for p in parked] == pytest.approx([20.0, 20.1, 20.2])
+
+
+def test_what_the_ledger_says_of_the_whole_lane_holds_it_and_ends_with_its_word():
+    lanes = make_lanes()
+    fill(lanes, "a", 3)
+    lanes.configure("a", FAST, 0.0)
+    lanes.hold("a", ParkReason.BREAKER, 30.0, 0.0)
+    assert start_all(lanes, 0.0) == []
+    assert [(p.item, p.reason) for p in lanes.surplus(0.0)] == [(f"a{n}", ParkReason.BREAKER) for n in range(3)]
+    assert [p.reason for p in fill(lanes, "a", 1)] == [ParkReason.BREAKER]
+    # The newest word counts, also where it is a shorter time.
+    lanes.hold("a", ParkReason.BREAKER, 0.5, 1.0)
+    lanes.admit("a", "waits", 1.0)
+    assert start_all(lanes, 1.4) == []
+    assert start_all(lanes, 1.5) == ["waits"]
+    lanes.hold("a", ParkReason.THROTTLED, 0.9, 2.0)
+    lanes.admit("a", "goes", 2.0)
+    lanes.hold("a", None, 0.0, 2.1)
+    assert start_all(lanes, 2.1) == ["goes"]
+
+
+def test_of_two_holds_the_longer_one_counts():
+    lanes = make_lanes()
+    fill(lanes, "a", 2)
+    lanes.configure("a", FAST, 0.0)
+    first, second = lanes.take(0.0), lanes.take(0.0)
+    lanes.defer(*first, ParkReason.THROTTLED, 20.0, 0.0)
+    lanes.defer(*second, ParkReason.RATE, 0.1, 0.0)
+    assert {p.reason for p in lanes.surplus(0.0)} == {ParkReason.THROTTLED}
 
 
 def test_a_busy_destination_gives_its_token_back_and_is_parked_when_it_stays_busy():

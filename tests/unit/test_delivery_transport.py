@@ -62,6 +62,7 @@ def test_no_method_is_overridden_without_being_listed_here():
         "done",
         "unsettled",
         "unsettled_in_all",
+        "lag",
         "_current",
         "_is_new_log",
         "_begin_anew",

@@ -14,6 +14,7 @@ from pipeline.cli.destination_rules import RuleError, check_url, parse_networks
         ("ftp://receiver.example", [], "https://"),
         ("receiver.example", [], "https://"),
         ("", [], "https://"),
+        ("HTTPS://receiver.example/", [], "small letters"),
         ("https://", [], "names no host"),
         ("https://receiver.example:0/", [], "names no host"),
         ("https://user:pw@receiver.example", [], "user or password"),

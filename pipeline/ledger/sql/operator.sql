@@ -53,6 +53,57 @@ where destination_id = %(destination_id)s
   and enabled <> %(enabled)s
 returning destination_id
 
+-- name: pause_destination
+-- The first reason stands.
+update outrider.destination
+set paused_at = clock_timestamp(),
+    paused_reason = %(reason)s,
+    updated_at = clock_timestamp()
+where destination_id = %(destination_id)s
+  and paused_at is null
+returning destination_id
+
+-- name: resume_destination
+-- Ends what holds it, whoever began that: an operator's pause, a Retry-After, an open breaker.
+with held as (
+  select x.destination_id
+  from outrider.destination x
+  join outrider.destination_pace p on p.destination_id = x.destination_id
+  where x.destination_id = %(destination_id)s
+    and (x.paused_at is not null or p.paused_until > statement_timestamp() or p.open_until is not null)
+), resumed as (
+  update outrider.destination x
+  set paused_at = null, paused_reason = null, updated_at = clock_timestamp()
+  from held h
+  where x.destination_id = h.destination_id and x.paused_at is not null
+), freed as (
+  update outrider.destination_pace p
+  set paused_until = null, failures = 0, openings = 0, open_until = null, probe_until = null
+  from held h
+  where p.destination_id = h.destination_id
+)
+select destination_id from held
+
+-- name: pace_of_destination
+-- What is in force now. The breaker: closed, open, or half-open, when its time is over and one delivery probes.
+select x.start_rate_per_second * r.share as rate_in_force,
+       greatest(1, floor(x.burst * r.share))::integer as burst_in_force,
+       r.share as rate_share,
+       outrider.tokens_at(p.tokens, p.refilled_at, x.start_rate_per_second, x.burst, r.share, statement_timestamp()) as tokens,
+       p.slowed_at,
+       case when p.paused_until > statement_timestamp() then p.paused_until end as throttled_until,
+       case when p.open_until is null then 'closed'
+            when p.open_until > statement_timestamp() then 'open'
+            else 'half_open' end as breaker,
+       p.failures as failures_in_a_row,
+       p.open_until as breaker_open_until,
+       case when p.probe_until > statement_timestamp() then p.probe_until end as probe_until,
+       case when x.backlogged_until > statement_timestamp() then x.backlogged_until end as backlogged_until
+from outrider.destination x
+join outrider.destination_pace p on p.destination_id = x.destination_id
+cross join lateral outrider.rate_share(p.share_at_slowing, p.slowed_at, statement_timestamp()) as r(share)
+where x.destination_id = %(destination_id)s
+
 -- name: subscribe
 insert into outrider.subscription (destination_id, event_type)
 select %(destination_id)s, t from unnest(%(event_types)s::text[]) as t
@@ -82,7 +133,7 @@ values (%(destination_id)s, %(secret)s, 'v1a', %(public_key)s)
 returning secret_id
 
 -- name: list_destinations
-select x.destination_id, x.url, x.enabled, x.disabled_reason, x.start_rate_per_second, x.burst, x.concurrency,
+select x.destination_id, x.url, x.enabled, x.disabled_reason, x.paused_at, x.paused_reason, x.start_rate_per_second, x.burst, x.concurrency,
        x.timeout_seconds, x.retry_first_delay_seconds, x.retry_factor, x.retry_max_delay_seconds,
        x.retry_max_attempts, x.retry_max_age_seconds, x.allowed_networks::text[] as allowed_networks,
        x.answer_rules, x.retry_delays_seconds, x.unauthorized_delays_seconds, x.static_headers,
@@ -117,40 +168,78 @@ from (
                     where d.destination_id = %(destination_id)s and d.state = 'leased')
 ) w
 
--- name: count_dead
-select count(*) from outrider.delivery d
-where d.state = 'dead' and d.destination_id = %(destination_id)s and d.settled_at <= %(until)s
-
--- name: count_pending
-select count(*) from outrider.delivery d
-where d.state = 'pending' and d.destination_id = %(destination_id)s and d.created_at <= %(until)s
-
 -- name: page_of_dead
--- Only those that were dead when the act began: one that dies again is not taken up twice.
-select d.delivery_id from outrider.delivery d
-where d.state = 'dead' and d.destination_id = %(destination_id)s and d.settled_at <= %(until)s
+-- Of a selection, in the order of a clock, from behind a place in it: what is moved may come into the state again, and is
+-- not taken up twice. Counted with no limit. Reads delivery_dead.
+select d.delivery_id, d.settled_at as place
+from outrider.delivery d
+where d.state = 'dead'
+  and (%(destination_id)s::text is null or d.destination_id = %(destination_id)s)
+  and (%(outcome)s::text is null or d.last_outcome = %(outcome)s)
+  and d.created_at <= %(created_until)s
+  and d.settled_at <= %(until)s
+  and (d.settled_at, d.delivery_id) > (%(after_time)s, %(after_id)s)
 order by d.settled_at, d.delivery_id
 limit %(page_rows)s
 
 -- name: page_of_pending
-select d.delivery_id from outrider.delivery d
-where d.state = 'pending' and d.destination_id = %(destination_id)s and d.created_at <= %(until)s
-order by d.next_attempt_at
+-- Reads delivery_due.
+select d.delivery_id, d.next_attempt_at as place
+from outrider.delivery d
+where d.state = 'pending'
+  and d.destination_id = %(destination_id)s
+  and (%(outcome)s::text is null or d.last_outcome = %(outcome)s)
+  and d.created_at <= %(created_until)s
+  and d.created_at <= %(until)s
+  and (d.next_attempt_at, d.delivery_id) > (%(after_time)s, %(after_id)s)
+order by d.next_attempt_at, d.delivery_id
 limit %(page_rows)s
 
+-- name: page_of_enqueued
+-- Reads delivery_in_transport.
+select d.delivery_id, d.lost_after as place
+from outrider.delivery d
+where d.state = 'enqueued'
+  and d.destination_id = %(destination_id)s
+  and (%(outcome)s::text is null or d.last_outcome = %(outcome)s)
+  and d.created_at <= %(created_until)s
+  and d.created_at <= %(until)s
+  and (d.lost_after, d.delivery_id) > (%(after_time)s, %(after_id)s)
+order by d.lost_after, d.delivery_id
+limit %(page_rows)s
+
+-- name: release_deliveries
+-- Due now: dead, pending or enqueued -> pending. Many at once wait for the reconciler, which hands them out at their
+-- destinations' rates; a message that is on its way is stale from here on.
+update outrider.delivery d
+set state = 'pending',
+    next_attempt_at = statement_timestamp(),
+    dispatches_lost = 0,
+    dispatches_refused = 0,
+    lost_after = null,
+    settled_at = null,
+    waiting_reason = 'retried'
+where d.delivery_id = any (%(delivery_ids)s)
+  and d.state in ('dead', 'pending', 'enqueued')
+  and d.state = any (%(states)s)
+returning d.delivery_id
+
 -- name: retry_deliveries
--- dead -> enqueued, and succeeded -> enqueued where that is asked for. The attempt goes on counting.
+-- dead, pending or enqueued -> enqueued with a new message, and succeeded where that is asked for. The attempt goes on
+-- counting.
 with moved as (
   update outrider.delivery d
   set state = 'enqueued',
       dispatch_seq = d.dispatch_seq + 1,
       dispatches_lost = 0,
+      dispatches_refused = 0,
+      next_attempt_at = null,
       lost_after = statement_timestamp() + make_interval(secs => s.transport_timeout_seconds),
       settled_at = null,
       waiting_reason = null
   from outrider.ledger_setting s
   where d.delivery_id = any (%(delivery_ids)s)
-    and d.state in ('dead', 'succeeded')
+    and d.state in ('dead', 'pending', 'enqueued', 'succeeded')
     and d.state = any (%(states)s)
   returning d.delivery_id, d.event_id, d.destination_id, d.dispatch_seq
 ), dispatched as (
@@ -164,13 +253,15 @@ with moved as (
 select m.delivery_id from moved m
 
 -- name: cancel_deliveries
--- pending -> dead.
+-- pending or enqueued -> dead. A message that is on its way is stale from here on.
 update outrider.delivery d
 set state = 'dead',
     settled_at = statement_timestamp(),
     next_attempt_at = null,
+    lost_after = null,
     waiting_reason = null,
     last_outcome = 'cancelled'
 where d.delivery_id = any (%(delivery_ids)s)
-  and d.state = 'pending'
+  and d.state in ('pending', 'enqueued')
+  and d.state = any (%(states)s)
 returning d.delivery_id

@@ -15,6 +15,18 @@ cross join lateral (
 ) first_due
 where x.enabled
 
+-- name: waiting_by_reason
+-- Of each state no more than so many rows are read.
+select w.reason, count(*) as rows
+from (
+  (select coalesce(d.waiting_reason, 'due') as reason from outrider.delivery d where d.state = 'pending' limit %(rows_max)s)
+  union all
+  (select 'in_transport' from outrider.delivery d where d.state = 'enqueued' limit %(rows_max)s)
+  union all
+  (select 'in_flight' from outrider.delivery d where d.state = 'leased' limit %(rows_max)s)
+) w
+group by w.reason
+
 -- name: destination_exists
 select exists (select from outrider.destination where destination_id = %(destination_id)s)
 
