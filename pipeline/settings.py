@@ -32,7 +32,9 @@ PositiveSeconds = Annotated[float, Field(gt=0, le=2_592_000, allow_inf_nan=False
 
 
 # Labels of letters, digits and hyphens, RFC 1123.
-_HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*\.?")
+_HOST = re.compile(
+    r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*\.?"
+)
 
 
 def _is_address(text: str) -> bool:
