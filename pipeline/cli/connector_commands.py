@@ -63,7 +63,7 @@ def plain_errors() -> Iterator[None]:
     except MissingTopicError as error:
         raise CommandError(f"{error.topic} does not exist in Kafka: run outrider topics apply") from None
     except MissingPublicationError as error:
-        raise CommandError(f"{error}: run outrider migrate up") from None
+        raise CommandError(f"{error.what}: run outrider migrate up") from None
     except (ConnectorError, ControlError) as error:
         raise CommandError(str(error)) from None
 

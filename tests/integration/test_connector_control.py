@@ -108,6 +108,23 @@ def test_a_paused_connector_rests_and_goes_on_where_it_was(
     ]
 
 
+def test_a_pause_holds_before_and_while_rows_are_caught_up(
+    world: ConnectorWorld, connection: psycopg.Connection, outrider: Outrider
+) -> None:
+    insert_dispatches(connection, 5_000)
+    outrider("connector", "pause", "--reason", "before the first start")
+    with world.connector(transaction_rows=10) as connector:
+        wait_until(lambda: connector.status.state == "paused", lambda: f"it rests ({connector.status})")
+        assert world.read("dispatch") == []
+        outrider("connector", "resume", "--reason", "go")
+        wait_until(lambda: connector.status.rows > 0, lambda: f"it catches up ({connector.status})")
+        outrider("connector", "pause", "--reason", "in the middle")
+        wait_until(lambda: connector.status.state == "paused", lambda: f"it rests ({connector.status})")
+        outrider("connector", "resume", "--reason", "go on")
+        world.streaming(connector)
+        assert_exactly_once_in_order(world, connection)
+
+
 def test_a_pause_outlasts_wal_sender_timeout_and_confirms_nothing(
     world: ConnectorWorld, connection: psycopg.Connection, outrider: Outrider
 ) -> None:
