@@ -36,7 +36,6 @@ from tests.support.outbox_load import OutboxLoad
 
 Victim = Literal["connector", "broker", "postgres"]
 
-FLOW_SECONDS = 60.0
 MOMENT_SECONDS_MAX = 1.5
 STOP_SECONDS = 40.0
 EXIT_SECONDS = 30.0
@@ -167,6 +166,8 @@ def main(arguments: list[str]) -> int:
             outcome = prove(
                 kills, stack=stack, world=world, database=stack.postgres_dsn, connector=connector, tell=progress
             )
+        except AssertionError as error:
+            return finish("connector-kills", {"seed": kills.seed}, [str(error)])
         finally:
             connector.terminate(STOP_SECONDS)
     verdict = outcome.verdict
