@@ -12,7 +12,6 @@ import structlog
 
 from connectors.config import ConnectorConfig
 from connectors.control_session import LOOK_SECONDS, ControlSession
-from connectors.errors import TransientError
 from connectors.kafka.position import Position
 from connectors.kafka.sink import RecordTooLargeError, TransactionalSink
 from connectors.postgres.domains import Domains
@@ -34,10 +33,11 @@ from connectors.postgres.replication import CONFIRM_INTERVAL_SECONDS, Replicatio
 from connectors.progress import Progress
 from connectors.publication_watch import PublicationWatch
 from connectors.publisher import Publisher
-from connectors.router import BoundRoute, Router
+from connectors.router import Router
 from connectors.status import ConnectorStatus
 from connectors.stop import StopSignal
-from connectors.unrolled import UNUSUAL, RowReader, unrolled_reader
+from connectors.tables import Table, Tables
+from connectors.unrolled import UNUSUAL
 
 _log = structlog.get_logger(__name__)
 
@@ -46,15 +46,6 @@ OID_START: Final = XLOG_HEADER_BYTES + 1
 OID_END: Final = OID_START + 4
 
 _GENERAL = (*UNUSUAL, RecordTooLargeError)
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """A routed table: how its rows become records, in general and in the short way."""
-
-    route: BoundRoute
-    topic: str
-    read: RowReader | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +83,6 @@ class Streaming:
         watch: PublicationWatch,
     ) -> None:
         self._config = config
-        self._router = router
         self._stop = stop
         self._status = status
         self._stream = stream
@@ -102,10 +92,7 @@ class Streaming:
         self._control = control
         self._watch = watch
         self._publisher = Publisher(sink, config.quarantine_topic, control.holding)
-        # Bound by the first row that is to be published: rows that are only skipped may have a shape that
-        # the configuration does not know any more.
-        self._relations: dict[int, Relation] = {}
-        self._tables: dict[bytes, _Table | None] = {}
+        self._tables = Tables(router)
         # Only what a stored position covers is ever confirmed.
         self._safe_lsn = self._progress.complete_lsn
         self._store_due = 0.0
@@ -160,8 +147,7 @@ class Streaming:
 
     def _on_insert(self, data: bytes) -> None:
         """An inserted row that is not published yet: nearly all of the traffic."""
-        oid = data[OID_START:OID_END]
-        table = self._tables[oid] if oid in self._tables else self._bind(oid)
+        table = self._tables.of_row(data[OID_START:OID_END])
         if table is None:
             self._status.unrouted += 1
             return
@@ -170,26 +156,23 @@ class Streaming:
         if self._held or not self._put_unrolled(table, data):
             message = self._decoder.decode_insert(data, XLOG_HEADER_BYTES)
             self._publisher.publish(table.route, message.values, *self._progress.position)
-        self._rows += 1
-        self._bytes += len(data)
-        if self._rows >= self._rows_max or self._bytes >= self._bytes_max:
-            self._hand_over()
+        self._count(len(data))
 
     def _on_change(self, change: Update | Delete, size: int) -> None:
         """A row that was updated or deleted: what becomes of it, its route says."""
-        oid = change.relation_oid
-        relation = self._relations.get(oid)
-        if relation is None or not self._router.takes(relation, change):
+        table = self._tables.of_change(change)
+        if table is None:
             self._status.unrouted += 1
             return
-        key = oid.to_bytes(4, "big")
-        table = self._tables[key] if key in self._tables else self._bind(key)
-        changed = None if table is None else table.route.of_change(change)
+        changed = table.route.of_change(change)
         if changed is None:
             return
         if not self._rows:
             self._begin()
         self._publisher.publish(*changed, *self._progress.position)
+        self._count(size)
+
+    def _count(self, size: int) -> None:
         self._rows += 1
         self._bytes += size
         if self._rows >= self._rows_max or self._bytes >= self._bytes_max:
@@ -199,7 +182,7 @@ class Streaming:
         self._begun_at = time.monotonic()
         self._status.busy_since = self._status.busy_since or self._begun_at
 
-    def _put_unrolled(self, table: _Table, data: bytes) -> bool:
+    def _put_unrolled(self, table: Table, data: bytes) -> bool:
         """Publish a usual row in the short way; whether it was one."""
         if table.read is None:
             return False
@@ -213,16 +196,6 @@ class Streaming:
             return False
         return True
 
-    def _bind(self, oid: bytes) -> _Table | None:
-        number = int.from_bytes(oid, "big")
-        relation = self._relations.get(number)
-        if relation is None:
-            raise TransientError(f"PostgreSQL sent a row of a table that it had not described ({number})")
-        route = self._router.bind(relation)
-        table = None if route is None else _Table(route, route.topic, unrolled_reader(route.route, relation))
-        self._tables[oid] = table
-        return table
-
     def _on_other(self, message: Message, size: int) -> None:
         match message:
             case Begin(final_lsn=final_lsn, xid=xid):
@@ -231,9 +204,8 @@ class Streaming:
             case Commit(end_lsn=end_lsn, commit_time_us=commit_time_us):
                 self._progress.commit(end_lsn)
                 self._as_of_us = commit_time_us
-            case Relation(oid=oid):
-                self._relations[oid] = self._domains.resolve(message)
-                self._tables.pop(oid.to_bytes(4, "big"), None)
+            case Relation():
+                self._tables.describe(self._domains.resolve(message))
             case Type():
                 self._domains.learn(message)
             case Update() | Delete():
@@ -305,6 +277,8 @@ class Streaming:
             return True
         if self._rows and self._sink.is_settled:
             self._hand_over()
+        elif self._rows:
+            self._sink.forward()
         elif not self._rows and not self._handed_over:
             if self._progress.idle(self._stream.server_lsn):
                 self._as_of_us = self._stream.server_time_us

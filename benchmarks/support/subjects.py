@@ -101,7 +101,8 @@ class RealDebezium:
 
     def restart(self) -> None:
         """Cold: a new JVM."""
-        self._debezium.restart()
+        self._debezium.server.start()
+        self._debezium.resume()
 
     def resume(self) -> None:
         """Warm: the same JVM goes on."""

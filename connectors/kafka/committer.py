@@ -23,7 +23,7 @@ class _ClosedError(Exception):
 class Committer:
     """Commits in the order in which transactions were handed over, and none after one that failed.
 
-    The methods are the owner's, who is one thread. ``fileno`` is readable after each commit and each failure.
+    The methods are the owner's, who is one thread. ``fileno`` is readable after each flush, commit and failure.
     """
 
     def __init__(self) -> None:
@@ -62,6 +62,13 @@ class Committer:
         if self._failure is not None:
             raise self._failure
         return not self._unsettled
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether every record that was handed over lies in its topic. Raises what made a transaction fail."""
+        if self._failure is not None:
+            raise self._failure
+        return not self._unflushed
 
     def wait_flushed(self, while_waiting: Callable[[], None]) -> None:
         """Until every record that was handed over lies in its topic: what is put after it comes later in the log."""
@@ -108,6 +115,7 @@ class Committer:
                 with self._changed:
                     self._unflushed -= 1
                     self._changed.notify_all()
+                self._wake()
                 producer.commit(self._check_open)
                 self._settle(None)
         except _ClosedError:
@@ -130,6 +138,9 @@ class Committer:
                 self._unsettled -= 1
                 self._committed += 1
             self._changed.notify_all()
+        self._wake()
+
+    def _wake(self) -> None:
         with suppress(OSError):  # unread bytes wake the owner as well
             self._sender.send(b"\0")
 

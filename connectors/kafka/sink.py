@@ -81,8 +81,9 @@ class TransactionalSink:
     ) -> None:
         self._positions_topic = positions_topic
         self._while_waiting = while_waiting
-        # Where all topics take the same, the client's own check is enough.
-        self._limits = record_bytes_max if len(set(record_bytes_max.values())) > 1 else None
+        self._limits = record_bytes_max
+        # Records for a transaction that may not begin yet.
+        self._waiting: list[tuple[str, bytes | None, bytes | None, list[HeaderPair]]] = []
         self._unchecked_bytes = min(record_bytes_max.values()) // GROWTH_MAX
         self._producers = [
             TransactionalProducer(
@@ -107,13 +108,17 @@ class TransactionalSink:
     ) -> None:
         """Put a record into the transaction, beginning one if need be. May wait for room in the buffer.
 
-        ``source_bytes`` is the size of the message that it was made of. Raises RecordTooLargeError, with the
-        transaction as it was, or ConnectorError.
+        While the transaction before is on its way to its topics, records are kept here; handing over waits, so they
+        are never more than one transaction takes. ``source_bytes`` is the size of the message that the record was
+        made of. Raises RecordTooLargeError, with the transaction as it was, or ConnectorError.
         """
-        if not self._is_open:
-            self._begin()
-        if source_bytes > self._unchecked_bytes and self._limits is not None:
+        if source_bytes > self._unchecked_bytes:
             _check_size(self._limits, topic, key, value, headers)
+        if not self._is_open:
+            if not self._committer.is_flushed:
+                self._waiting.append((topic, value, key, headers))
+                return
+            self._begin()
         try:
             # By position, partition, callbacks and time left open: names would cost a quarter of the call.
             self._turn.produce(topic, value, key, -1, None, None, 0, headers)
@@ -124,8 +129,7 @@ class TransactionalSink:
         """Like put, with the record's timestamp."""
         if not self._is_open:
             self._begin()
-        if self._limits is not None:
-            _check_size(self._limits, record.topic, record.key, record.value, record.headers)
+        _check_size(self._limits, record.topic, record.key, record.value, record.headers)
         self._turn.put(
             record.topic,
             record.key,
@@ -134,6 +138,11 @@ class TransactionalSink:
             self._while_waiting,
             timestamp_ms=record.timestamp_ms,
         )
+
+    def forward(self) -> None:
+        """Send what is kept here, if it may go now. For a caller that has nothing else to put."""
+        if self._waiting and not self._is_open and self._committer.is_flushed:
+            self._begin()
 
     def hand_over(self, position: Position) -> None:
         """Commit what was put since the last time, together with the position, while the caller goes on.
@@ -168,7 +177,7 @@ class TransactionalSink:
         self._committer.wait_settled(self._while_waiting)
 
     def fileno(self) -> int:
-        """Readable after a commit and after a failure, until ``acknowledge``."""
+        """Readable after records lie in their topics, after a commit and after a failure, until ``acknowledge``."""
         return self._committer.fileno()
 
     def acknowledge(self) -> None:
@@ -185,6 +194,9 @@ class TransactionalSink:
         self._committer.wait_flushed(self._while_waiting)
         self._turn.begin()
         self._is_open = True
+        for topic, value, key, headers in self._waiting:
+            self._turn.put(topic, key, value, headers, self._while_waiting)
+        self._waiting.clear()
 
 
 def transactional_ids(transactional_id: str) -> tuple[str, str]:

@@ -10,9 +10,11 @@ import threading
 import pytest
 
 from connectors.errors import TransientError
+from connectors.kafka.sink import RecordTooLargeError
 from connectors.kafka.transactions import TransactionalProducer
+from connectors.router import Record
 from tests.support.connector_world import ConnectorWorld, wait_until, world_of
-from tests.support.two_turns import ROWS, open_sink, position, put_rows, stored
+from tests.support.two_turns import KEY, ROWS, lay_down, open_sink, position, put_rows, stored
 
 NAME = "two.turns"
 
@@ -78,6 +80,7 @@ def test_invariant_11_a_takeover_ends_both_transactions(world: ConnectorWorld) -
     old._turn.commit = lambda while_waiting: (taken.wait(60), commit(while_waiting))[1]  # type: ignore[method-assign]  # held back
     old.hand_over(position(2))
     put_rows(old, turns.topic, 3)
+    lay_down(old)
     new = open_sink(turns.bootstrap, turns.topic, turns.positions, turns.id)
     assert turns.stored() == 1
     put_rows(new, turns.topic, 2)
@@ -122,3 +125,31 @@ def test_invariant_11_nothing_is_committed_after_a_commit_that_failed(
     assert commits == 2
     assert turns.stored() == 1
     wait_until(lambda: turns.values() == expected(1), lambda: f"only the first is read: {turns.values()}")
+
+
+def test_rows_are_kept_in_order_while_the_transaction_before_is_on_its_way(
+    world: ConnectorWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = Turns(world)
+    sink = open_sink(turns.bootstrap, turns.topic, turns.positions, turns.id)
+    flush = TransactionalProducer.flush
+    on_its_way = threading.Event()
+
+    def held_back(producer: TransactionalProducer, while_waiting: object) -> None:
+        on_its_way.wait(60)
+        flush(producer, while_waiting)  # type: ignore[arg-type]  # as it was called
+
+    monkeypatch.setattr(TransactionalProducer, "flush", held_back)
+    put_rows(sink, turns.topic, 1)
+    sink.hand_over(position(1))
+    put_rows(sink, turns.topic, 2)  # does not wait
+    sink.forward()
+    with pytest.raises(RecordTooLargeError):
+        sink.put(turns.topic, b"key", b"x" * 2_000_000, [], 2_000_000)
+    assert not sink.is_settled
+    assert turns.values() == []
+    on_its_way.set()
+    sink.add(Record(turns.topic, KEY, b"2.3", []))
+    sink.commit(position(2))
+    sink.close()
+    assert turns.values() == [*expected(2), b"2.3"]

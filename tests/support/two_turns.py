@@ -52,6 +52,13 @@ def put_rows(sink: TransactionalSink, topic: str, number: int) -> None:
         sink.put(topic, KEY, b"%d.%d" % (number, row), [], 10)
 
 
+def lay_down(sink: TransactionalSink) -> None:
+    """Wait until what was put lies in its topics, the transaction being open still."""
+    if not sink._is_open:
+        sink._begin()
+    sink._turn.flush(lambda: None)
+
+
 def position(number: int) -> Position:
     return Position(system_id="1", timeline=1, database="d", slot="s", lsn=number, row=0)
 
@@ -67,7 +74,7 @@ def main() -> None:
     for number in range(first, int(end) + 1):
         put_rows(sink, topic, number)
         if kill and number - first == kill_at:
-            sink._turn.flush(lambda: None)
+            lay_down(sink)
             ahead.set()
             signal.pause()
         sink.hand_over(position(number))
