@@ -126,7 +126,7 @@ class OutboxLoad:
     """Several sessions on the same keys."""
 
     def __init__(
-        self, dsn: str, seed: int, *, sessions: int = 3, pause_seconds: float = 0.3, attempts: bool = True
+        self, dsn: str, seed: int, *, sessions: int = 3, pause_seconds: float = 0.5, attempts: bool = True
     ) -> None:
         self._sessions = [
             Session(dsn, f"{seed}-{number}", pause_seconds, attempts=attempts) for number in range(sessions)
