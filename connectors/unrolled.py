@@ -62,7 +62,7 @@ class _Source:
         self._route = route
         self._places = places
         self._codecs = [codec_of(column.type_oid) for column in relation.columns]
-        self._wanted = {places[name] for name in route.columns}
+        self._wanted = {places[name] for name in route.record_columns}
         head = _INSERT_HEAD.pack(b"I", relation.oid, b"N", len(self._codecs))
         self._start = XLOG_HEADER_BYTES
         self._end = XLOG_HEADER_BYTES + len(head)
