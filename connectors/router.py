@@ -109,6 +109,11 @@ class Router:
         for route in routes:
             if (route.namespace, route.table) in self._routes:
                 raise RouteError(f"table {route.name} has two routes")
+            if route.later_rows_of_key == "wait" and (route.updates, route.deletes) != ("ignore", "ignore"):
+                raise RouteError(
+                    f"table {route.name}: later rows can wait only where updates and deletes are ignored, because a"
+                    " release reads each row as it is then"
+                )
             self._routes[route.namespace, route.table] = route
 
     def takes(self, relation: Relation, change: Update | Delete) -> bool:

@@ -271,3 +271,10 @@ def test_a_deletion_needs_the_key_in_the_replica_identity() -> None:
 def test_topics_and_columns_of_a_route_are_all_that_it_can_use() -> None:
     assert route(topic=BY_KIND).topics == ("shop.order", "shop.invoice")
     assert route(headers=(), topic=BY_KIND, timestamp="at").columns == ("owner", "body", "note", "at")
+
+
+@pytest.mark.parametrize("changes", [{"updates": "publish"}, {"updates": "refuse"}, {"deletes": "publish"}])
+def test_later_rows_wait_only_where_rows_are_never_changed(changes: dict[str, object]) -> None:
+    with pytest.raises(RouteError, match="later rows can wait only where updates and deletes are ignored"):
+        Router([route(later_rows_of_key="wait", **changes)])
+    Router([route(later_rows_of_key="wait")])
