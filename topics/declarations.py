@@ -51,7 +51,7 @@ _DISPATCH_CONTRACT = Contract(
         "event_id": "optional",
         "event_type": "optional",
         "content_type": "optional",
-        "reason": "optional: admitted, due, lease_expired, lost or replay",
+        "reason": "optional: admitted, turn, due, lease_expired, lost or replay",
         "headers": "optional: JSON object of strings, left out where it is empty",
     },
 )

@@ -68,7 +68,7 @@ class LedgerAttempt:
 class OutboxRow:
     message_id: str
     reason: str
-    """Why the delivery was handed to Kafka: admitted, due, lease_expired, lost."""
+    """Why the delivery was handed to Kafka: admitted, turn, due, lease_expired, lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
