@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from benchmarks.debezium import TUNINGS, Debezium
+from benchmarks.support.debezium import TUNINGS, Debezium
 from benchmarks.support.outbox import DEBEZIUM_TOPIC, Outbox, wait
 from pipeline.stack.component import component_process
 
