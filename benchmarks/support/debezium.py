@@ -6,9 +6,7 @@ exactly once. `TUNINGS` names settings from the peers' own advice; what suits a 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -29,19 +27,9 @@ _BATCHES: Final = {
     "producer.override.batch.size": str(128 * 1024),
 }
 TUNINGS: Final[Mapping[str, Mapping[str, str]]] = {
-    "default": {},
     "throughput": {**_BATCHES, "poll.interval.ms": "10", "producer.override.linger.ms": "5"},
     "latency": {**_BATCHES, "poll.interval.ms": "1", "producer.override.linger.ms": "0"},
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Of the worker's process since its start: CPU time, and resident memory now and at most."""
-
-    cpu_seconds: float
-    rss_mib: float
-    rss_mib_max: float
 
 
 class Debezium:
@@ -81,7 +69,7 @@ class Debezium:
     def restart(self) -> None:
         """Start the worker again, after :meth:`kill` or :meth:`end`; it goes on where it was, cold."""
         self.server.start()
-        self.server.client.wait_running(NAME, RUNNING_SECONDS)
+        self.resume()
 
     def tune(self, tuning: Mapping[str, str]) -> None:
         """Change settings, which starts the task anew in the same, warm JVM."""
@@ -104,14 +92,6 @@ class Debezium:
     def end(self) -> None:
         """End the worker."""
         self.server.stop()
-
-    def usage(self) -> Usage:
-        process = Path(f"/proc/{self.server.process.pid}")
-        fields = (process / "stat").read_text().rpartition(")")[2].split()
-        status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines() if ":" in line)
-        ticks = int(fields[11]) + int(fields[12])
-        rss, peak = (int(status[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM"))
-        return Usage(ticks / os.sysconf("SC_CLK_TCK"), rss, peak)
 
 
 def connector_config(database: Mapping[str, object], *, topic: str, publication: str, slot: str) -> dict[str, str]:

@@ -101,8 +101,7 @@ class RealDebezium:
 
     def restart(self) -> None:
         """Cold: a new JVM."""
-        self._debezium.server.start()
-        self._debezium.resume()
+        self._debezium.restart()
 
     def resume(self) -> None:
         """Warm: the same JVM goes on."""
@@ -121,8 +120,7 @@ class RealDebezium:
         self._debezium.kill()
 
     def usage(self) -> Usage:
-        usage = self._debezium.usage()
-        return Usage(usage.cpu_seconds, usage.rss_mib_max)
+        return usage_of(self._debezium.server.process.pid)
 
 
 def usage_of(pid: int) -> Usage:
