@@ -8,18 +8,18 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-import psycopg
 import structlog
 
-from pipeline.core.classify import Failure, Outcome
+from pipeline.core.classify import Failure
 from pipeline.delivery import metrics
 from pipeline.delivery.group_commit import ROW_ERRORS
 from pipeline.delivery.ledger_work import LedgerWork
+from pipeline.delivery.notices import ReceiverNotices
 from pipeline.delivery.outgoing import outgoing_request
 from pipeline.delivery.sender import Answer, NoAnswer, Sender
-from pipeline.delivery.settling import Attempt, classify, settlement_of
+from pipeline.delivery.settling import Attempt, settlement_of
 from pipeline.delivery.spans import Spans
-from pipeline.ledger.deliveries import Claimed, Settlement, disable_gone
+from pipeline.ledger.deliveries import Claimed, Settlement
 from pipeline.ledger.destinations import Destination
 from pipeline.ledger.pool import Pool
 from pipeline.settings import Settings
@@ -45,8 +45,7 @@ class Attempts:
         now: Callable[[], float],
     ) -> None:
         self._settings = settings
-        self._worker_id = worker_id
-        self._pool = pool
+        self._notices = ReceiverNotices(pool, worker_id)
         self._sender = sender
         self._ledger = ledger
         self._spans = spans
@@ -116,7 +115,7 @@ class Attempts:
         self._tell(destination, settlement)
         self._spans.ended(destination, attempt, settlement)
         metrics.observe_phases(attempt.result.timings)
-        await self._heed(destination, attempt)
+        await self._notices.heed(destination, attempt)
         if settlement.ambiguous:
             metrics.AMBIGUOUS.inc()
         try:
@@ -145,29 +144,3 @@ class Attempts:
             error=settlement.error,
             seconds=round(settlement.duration_seconds, 4),
         )
-
-    async def _heed(self, destination: Destination, attempt: Attempt) -> None:
-        """What an answer says of the receiver as such: that it is gone, or that it does not know us."""
-        line, claimed = classify(attempt.result, destination.answer_rules), attempt.claimed
-        if line.outcome is Outcome.UNAUTHORIZED:
-            metrics.UNAUTHORIZED.inc()
-            log.warning("receiver rejects our authentication", destination_id=destination.destination_id)
-        if not line.disables_destination:
-            return
-        reason = f"gone: it answered 410 to {claimed.delivery_id}, attempt {claimed.attempt}"
-        try:
-            disabled = await disable_gone(
-                self._pool,
-                self._worker_id,
-                destination_id=destination.destination_id,
-                url=destination.url,
-                delivery_id=claimed.delivery_id,
-                attempt=claimed.attempt,
-                reason=reason,
-            )
-        except psycopg.Error as error:
-            # The next delivery will hear the same.
-            log.warning("destination not disabled", reason=reason, error=" ".join(str(error).split()))
-            return
-        if disabled:
-            log.warning("destination disabled", destination_id=destination.destination_id, reason=reason)

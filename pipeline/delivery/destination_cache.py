@@ -88,9 +88,16 @@ class DestinationCache:
             if destination is None:
                 self._unknown(destination_id)
                 continue
+            _tell_problem(self._destinations.get(destination_id), destination)
             self._destinations[destination_id] = destination
             self._known(destination)
         self._read()
+
+
+def _tell_problem(before: Destination | None, now: Destination) -> None:
+    """Once, and not with each reading."""
+    if now.problem is not None and (before is None or before.problem != now.problem):
+        log.error("destination cannot be sent to", destination_id=now.destination_id, problem=now.problem)
 
 
 def limits_of(destination: Destination) -> Limits:
