@@ -306,7 +306,11 @@ def send_ping(destination_id: DestinationId, as_json: AsJson = False) -> None:
     if as_json:
         print_json(outcome)
     else:
-        print_fields((name, value) for name, value in asdict(outcome).items() if value is not None)
+        fields = asdict(outcome)
+        headers, timings = fields.pop("headers"), fields.pop("timings")
+        print_fields((name, value) for name, value in fields.items() if value is not None)
+        print_fields((f"{phase} seconds", f"{value:.3f}") for phase, value in timings.items() if value is not None)
+        print_fields((f"answer's {name}", value) for name, value in headers.items())
     raise typer.Exit(0 if outcome.is_success else 1)
 
 

@@ -14,7 +14,9 @@ from aiohttp import web
 from standardwebhooks import Webhook
 
 from pipeline.cli.run_api import receivers_of
+from pipeline.core.sealing import Vault, is_sealed, new_key
 from pipeline.ledger.api_keys import Scope
+from pipeline.ledger.destinations import SIGNING
 from pipeline.settings import load_settings
 from tests.support.api_world import Client, Reply, api, caller, make_key
 from tests.support.ledger_rows import add_destination, connect, scalar
@@ -103,6 +105,20 @@ async def test_a_name_that_is_taken_is_a_conflict(client: Client, connection: ps
     add_destination(connection)
     reply = await add(client)
     assert (reply.status, reply.problem) == (409, "exists")
+
+
+async def test_what_the_api_makes_is_sealed_where_a_key_is_set(
+    database: str, role_dsns: dict[str, str], connection: psycopg.Connection
+) -> None:
+    keys = new_key("k1")
+    token = make_key(database, Scope.OPERATE)
+    async with api(role_dsns["api"], secrets_keys=keys) as url, caller(url, token) as client:
+        shown = (await add(client)).body["signing_secret"]["secret"]
+        rotated = (await client.ask("POST", "/v1/destinations/acme/rotate-secret", json={})).body["secret"]
+    stored = connection.execute("select secret from outrider.destination_secret order by created_at").fetchall()
+    opened = [Vault.of(keys).open(text, purpose=SIGNING, owner="acme") for (text,) in stored]
+    assert all(is_sealed(text) for (text,) in stored)
+    assert opened == [shown, rotated]
 
 
 async def test_what_is_given_changes_and_nothing_else(client: Client, connection: psycopg.Connection) -> None:

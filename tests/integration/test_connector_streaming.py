@@ -74,9 +74,10 @@ def test_an_attempt_carries_its_whole_row(world: ConnectorWorld, connection: psy
             """
             insert into outrider.delivery_attempt (delivery_id, event_id, event_type, destination_id, attempt,
               dispatch_seq, worker_id, result, outcome, status, ambiguous, error, response_excerpt, retry_after_seconds,
-              next_attempt_at, key_ids, payload_sha256, started_at, duration_seconds)
+              next_attempt_at, key_ids, payload_sha256, started_at, duration_seconds, response_headers, first_byte_seconds)
             values ('d1', 'e1', 't', 'acme', 2, 5, 'w1', 'retry', 'throttled', 429, true, 'a "quoted"' || chr(10) || 'line',
-              '\\x00ff', 1.5, '2026-01-02 03:04:05+00', array['key "1"', 'key,2'], sha256('x'), '2026-01-01 00:00:00.1+00', 0.1)
+              '\\x00ff', 1.5, '2026-01-02 03:04:05+00', array['key "1"', 'key,2'], sha256('x'), '2026-01-01 00:00:00.1+00', 0.1,
+              '{"server": "a \\"b\\" ü"}', 0.05)
             """
         )
         (record,) = world.read_when("attempts", 1)
@@ -93,6 +94,8 @@ def test_an_attempt_carries_its_whole_row(world: ConnectorWorld, connection: psy
         "2026-01-01T00:00:00.100000Z",
     )
     assert attempt.key_ids == ['key "1"', "key,2"]
+    assert attempt.response_headers == {"server": 'a "b" ü'}
+    assert (attempt.first_byte_seconds, attempt.dns_seconds) == (0.05, None)
     assert record.key == b"acme"
     assert record.headers == {"id": str(row[0]).encode(), "delivery_id": b"d1", "result": b"retry"}
     columns = connection.execute(

@@ -102,15 +102,24 @@ def make_key(
     return str(token)
 
 
-def receivers_on_loopback(dsn: str) -> Receivers:
+def receivers_on_loopback(dsn: str, **settings: object) -> Receivers:
     """Destinations made over the API may lie on this machine, without TLS."""
     return receivers_of(
-        load_settings(postgres_dsn=dsn, api_receiver_networks="127.0.0.0/8 ::1/128", api_receiver_http=True)
+        load_settings(
+            **{
+                "postgres_dsn": dsn,
+                "api_receiver_networks": "127.0.0.0/8 ::1/128",
+                "api_receiver_http": True,
+                **settings,
+            }
+        )
     )
 
 
 @asynccontextmanager
-async def api(dsn: str, *, limits: ApiLimits | None = None, connections: int = 4) -> AsyncIterator[str]:
+async def api(
+    dsn: str, *, limits: ApiLimits | None = None, connections: int = 4, **settings: object
+) -> AsyncIterator[str]:
     """The API's URL while the block runs, in this process."""
     async with (
         open_pool(dsn, connections, "test api") as pool,
@@ -120,7 +129,7 @@ async def api(dsn: str, *, limits: ApiLimits | None = None, connections: int = 4
             pool,
             DatabaseProbe(pool),
             conninfo=dsn,
-            receivers=receivers_on_loopback(dsn),
+            receivers=receivers_on_loopback(dsn, **settings),
             limits=limits,
         ) as port,
     ):
