@@ -14,17 +14,18 @@ Readers of committed records see them in the order of the log, so they do not se
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]  # as documented
 
-from connectors.errors import MissingTopicError
+from connectors.errors import MissingTopicError, TransientError
 from connectors.kafka.client import ADMIN_TIMEOUT_SECONDS, ClientErrors, admin_result, kafka_error
 from connectors.kafka.committer import Committer
 from connectors.kafka.position import Position, encode_position, position_key
-from connectors.kafka.transactions import BUFFER_KIB, RecordTooLargeError, TransactionalProducer
+from connectors.kafka.transactions import BUFFER_KIB, CALL_SECONDS, RecordTooLargeError, TransactionalProducer
 from connectors.router import HeaderPair, Record
 
 __all__ = ["RecordLimits", "RecordTooLargeError", "TransactionalSink", "record_bytes_max"]
@@ -99,9 +100,23 @@ class TransactionalSink:
         self._committer = Committer()
 
     def fence(self, deadline_seconds: float) -> None:
-        """Take over the transactional ids: an older connector can commit nothing from here on."""
-        for producer in self._producers:
-            producer.fence(deadline_seconds, self._while_waiting)
+        """Take over the transactional ids: an older connector can commit nothing from here on.
+
+        Both at once, because each may wait for the broker to abort a transaction that a crash has left open.
+        """
+        first, second = self._producers
+        beside = _FencingThread(second, deadline_seconds)
+        beside.start()
+        try:
+            first.fence(deadline_seconds, self._while_waiting)
+            beside.join(CALL_SECONDS)
+            while beside.is_alive():
+                self._while_waiting()
+                beside.join(CALL_SECONDS)
+        finally:
+            beside.is_given_up = True
+        if beside.failure is not None:
+            raise beside.failure
 
     def put(
         self, topic: str, key: bytes | None, value: bytes | None, headers: list[HeaderPair], source_bytes: int
@@ -197,6 +212,27 @@ class TransactionalSink:
         for topic, value, key, headers in self._waiting:
             self._turn.put(topic, key, value, headers, self._while_waiting)
         self._waiting.clear()
+
+
+class _FencingThread(threading.Thread):
+    """Fences one producer, for as long as somebody waits for it."""
+
+    def __init__(self, producer: TransactionalProducer, deadline_seconds: float) -> None:
+        super().__init__(name="fencing", daemon=True)
+        self._producer = producer
+        self._deadline_seconds = deadline_seconds
+        self.is_given_up = False
+        self.failure: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self._producer.fence(self._deadline_seconds, self._check)
+        except Exception as error:
+            self.failure = error
+
+    def _check(self) -> None:
+        if self.is_given_up:
+            raise TransientError("nobody waits for this producer any more")
 
 
 def transactional_ids(transactional_id: str) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -72,6 +73,9 @@ class TransactionalProducer:
 
     def fence(self, deadline_seconds: float, while_waiting: Callable[[], None]) -> None:
         """Take over the transactional id: an older producer can commit nothing from here on."""
+        with suppress(KafkaException):  # which the call below meets as well, and tells
+            # Asked before it has a connection, the client looks for the coordinator only half a second later.
+            self._producer.cluster_id(CALL_SECONDS)
         self._retrying("start transactions", deadline_seconds, self._producer.init_transactions, while_waiting)
 
     def begin(self) -> None:
