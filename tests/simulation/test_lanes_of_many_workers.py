@@ -243,4 +243,4 @@ class ManyWorkers(RuleBasedStateMachine):
 
 
 TestManyWorkers = ManyWorkers.TestCase
-TestManyWorkers.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestManyWorkers.settings = settings(max_examples=50, stateful_step_count=50, deadline=None)
