@@ -36,6 +36,7 @@ NOT_ABOUT_DELIVERIES = {
     "finish_run",
     "ensure_partitions",
     "drop_expired_partitions",
+    "disable_gone",
 }
 
 
