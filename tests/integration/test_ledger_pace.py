@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipeline.core.sealing import Vault
 from pipeline.ledger.deliveries import Claimed, ClaimRequest, Refused, claim, settle
 from pipeline.ledger.destinations import load_destinations
 from pipeline.ledger.pool import Pool, open_pool
@@ -84,7 +85,7 @@ async def fails(pool: Pool, claimed: list[Claimed], **changes: object) -> None:
 
 
 async def share(pool: Pool) -> float:
-    return (await load_destinations(pool, ["acme"]))["acme"].rate_share
+    return (await load_destinations(pool, ["acme"], Vault()))["acme"].rate_share
 
 
 async def test_a_worker_and_another_share_one_bucket(pool: Pool, connection: psycopg.Connection) -> None:
@@ -211,7 +212,7 @@ async def test_failures_in_a_row_open_the_breaker_and_one_delivery_probes(
     flying = await start(pool, connection, BREAKER.failures + 1)
     await fails(pool, flying[:4])
     await fails(pool, flying[4 : BREAKER.failures - 1])
-    assert (await load_destinations(pool, ["acme"]))["acme"].hold is None
+    assert (await load_destinations(pool, ["acme"], Vault()))["acme"].hold is None
     await fails(pool, flying[BREAKER.failures - 1 :])
     refused = await refusal(pool, connection)
     assert (refused.verdict, refused.wait_seconds) == ("open", pytest.approx(1.0, abs=0.7))
