@@ -42,6 +42,8 @@ from connectors.unrolled import UNUSUAL
 _log = structlog.get_logger(__name__)
 
 MESSAGES_BETWEEN_DUTIES: Final = 1_000
+CROWD_ROWS: Final = 100
+CROWD_SECONDS: Final = 0.01
 OID_START: Final = XLOG_HEADER_BYTES + 1
 OID_END: Final = OID_START + 4
 
@@ -65,8 +67,8 @@ class Streaming:
     """Streams from a stored position until the stop signal is set.
 
     A Kafka transaction closes after so many rows or bytes, and as soon as nothing more has arrived and the one before
-    it is committed. Its size is independent of the source's transactions: large ones pass in parts, small ones
-    together.
+    it is committed; where rows come in crowds, a few milliseconds after it began. Its size is independent of the
+    source's transactions: large ones pass in parts, small ones together.
     """
 
     def __init__(
@@ -275,15 +277,16 @@ class Streaming:
         if self._is_over():
             self._finish()
             return True
-        if self._rows and self._sink.is_settled:
+        crowd_seconds = self._crowd_seconds()
+        if self._rows and not crowd_seconds and self._sink.is_settled:
             self._hand_over()
         elif self._rows:
             self._sink.forward()
-        elif not self._rows and not self._handed_over:
+        elif not self._handed_over:
             if self._progress.idle(self._stream.server_lsn):
                 self._as_of_us = self._stream.server_time_us
             self._store_position_if_due()
-        seconds = min(LOOK_SECONDS, self._config.idle_position_seconds)
+        seconds = crowd_seconds or min(LOOK_SECONDS, self._config.idle_position_seconds)
         if self._stream.has_unsent_confirmation:
             seconds = min(seconds, CONFIRM_INTERVAL_SECONDS)
             self._stream.confirm(self._safe_lsn)
@@ -291,6 +294,14 @@ class Streaming:
         self._status.silent_since = self._stream.silent_since
         self._sink.acknowledge()
         return False
+
+    def _crowd_seconds(self) -> float:
+        """How much longer the open transaction waits for more. Few rows never wait; but where many come at once, more
+        follow, and each transaction costs the broker the same, however many rows it has.
+        """
+        if self._rows < CROWD_ROWS:
+            return 0.0
+        return max(0.0, self._begun_at + CROWD_SECONDS - time.monotonic())
 
     def _store_position_if_due(self) -> None:
         """Let the slot move on over WAL that holds no rows of ours, so that idle tables hold none back.
