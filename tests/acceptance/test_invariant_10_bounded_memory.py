@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.delivery_world import Reply, World, opened, wait_until
 
-FEW, MANY = 2_000, 24_000
+FEW, MANY = 2_000, 16_000
 BODY = b"x" * 1_000
 SETTINGS = {
     "worker_partition_high": 400,
