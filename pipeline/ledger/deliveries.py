@@ -62,7 +62,8 @@ class Refused:
     delivery, or its ``dispatch_seq`` is below the message's; PostgreSQL streams a commit a moment before other sessions
     see it, so ask again before calling it unknown. ``disabled``, ``paused``: the destination is, by an operator. ``throttled``: it asked for
     a pause of ``wait_seconds`` more. ``open``: its breaker is, for about ``wait_seconds``, or another delivery probes.
-    ``paced``: its start rate has no token for ``wait_seconds``. ``busy``: its concurrency is used up, over all workers.
+    ``paced``: its start rate has no token for ``wait_seconds``. ``busy``: its concurrency is used up, over all workers, or
+    another worker claims for it at this moment.
     """
 
     delivery_id: str

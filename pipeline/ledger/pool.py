@@ -11,13 +11,15 @@ Pool = AsyncConnectionPool[Connection]
 
 STATEMENT_TIMEOUT_SECONDS = 30
 POOL_WAIT_SECONDS = 10.0
+# Between two statements of a transaction there is nothing to wait for; a client that does so hangs.
+IDLE_IN_TRANSACTION_SECONDS = 5
 
 
 def open_pool(conninfo: str, size: int, application: str) -> Pool:
     """A pool of at most ``size`` connections; open it with ``async with``.
 
     A statement that runs longer than STATEMENT_TIMEOUT_SECONDS is cancelled by the server, and so is a transaction
-    left idle: a worker that hangs must not hold a destination's row lock.
+    that is left idle for IDLE_IN_TRANSACTION_SECONDS: a worker that hangs must not hold a destination's row lock.
 
     Every statement of the ledger is written for an index. A plan that is cached while the tables are nearly empty would
     scan them instead, and be kept while they fill: on 20 000 rows such a claim took twelve times as long. So sequential
@@ -27,7 +29,7 @@ def open_pool(conninfo: str, size: int, application: str) -> Pool:
     async def configure(connection: Connection) -> None:
         await connection.execute(
             f"set statement_timeout = '{STATEMENT_TIMEOUT_SECONDS}s'; "
-            f"set idle_in_transaction_session_timeout = '{STATEMENT_TIMEOUT_SECONDS}s'; "
+            f"set idle_in_transaction_session_timeout = '{IDLE_IN_TRANSACTION_SECONDS}s'; "
             "set enable_seqscan = off; "
             "set timezone = 'UTC'"
         )

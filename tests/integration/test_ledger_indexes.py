@@ -211,6 +211,10 @@ def test_table_is_never_read_from_end_to_end(
 
 
 def test_a_claim_counts_what_is_in_flight_by_index(million: psycopg.Connection) -> None:
+    # As lock_pace leaves it.
+    million.execute(
+        "select set_config('outrider.claiming', (select jsonb_agg(destination_id)::text from outrider.destination), false)"
+    )
     scans = scans_of_delivery(
         million,
         query("deliveries", "claim"),

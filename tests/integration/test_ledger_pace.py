@@ -89,19 +89,19 @@ async def share(pool: Pool) -> float:
 
 
 async def test_a_worker_and_another_share_one_bucket(pool: Pool, connection: psycopg.Connection) -> None:
-    connection.execute("update outrider.destination set burst = 3, start_rate_per_second = 0.5")
+    connection.execute("update outrider.destination set burst = 3, start_rate_per_second = 0.005")
     ids = enqueued(connection, 8)
     first, second = await ask(pool, ids[:4], "w1"), await ask(pool, ids[4:], "w2")
     assert [isinstance(answer, Claimed) for answer in first + second] == [True] * 3 + [False] * 5
     assert [answer.verdict for answer in first[3:] + second if isinstance(answer, Refused)] == ["paced"] * 5
     # Their waits are their turns along the rate.
     waits = [answer.wait_seconds for answer in second if isinstance(answer, Refused)]
-    assert waits == pytest.approx([2, 4, 6, 8], abs=0.5)
-    later(connection, 2.1)
+    assert waits == pytest.approx([200, 400, 600, 800], abs=100)
+    later(connection, 210)
     assert len([a for a in await ask(pool, ids[3:]) if isinstance(a, Claimed)]) == 1
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.lists(
         st.one_of(
@@ -157,6 +157,18 @@ async def test_no_order_of_claims_answers_crashes_and_changes_starts_more_than_t
             assert worst_excess(starts, rate_per_second=rate, burst=burst) <= 1e-3
 
 
+async def test_a_claim_does_not_wait_for_a_worker_that_hangs_in_one(
+    database: str, pool: Pool, connection: psycopg.Connection
+) -> None:
+    add_destination(connection, "other")
+    ours, theirs = enqueued(connection, 2, "other"), enqueued(connection, 2)
+    with psycopg.connect(database) as hangs:
+        hangs.execute("select from outrider.destination_pace where destination_id = 'acme' for no key update")
+        answers = await ask(pool, [theirs[0], ours[0], theirs[1], ours[1]])
+        assert [getattr(answer, "verdict", "claimed") for answer in answers] == ["busy", "claimed", "busy", "claimed"]
+    assert all(isinstance(answer, Claimed) for answer in await ask(pool, theirs))
+
+
 async def test_throttling_takes_the_rate_back_once_for_each_round_and_time_gives_it_again(
     pool: Pool, connection: psycopg.Connection
 ) -> None:
@@ -165,11 +177,14 @@ async def test_throttling_takes_the_rate_back_once_for_each_round_and_time_gives
     slow = {"slows": True, "sign": None, "outcome": "throttled", "status": 429}
     await fails(pool, flying[:10], **slow)
     await fails(pool, flying[10:], **slow)  # requests from before the slowing say the same thing once more
-    assert await share(pool) == pytest.approx(0.5, abs=0.05)
+    at_slowing = "select share_at_slowing from outrider.destination_pace where destination_id = 'acme'"
+    assert scalar(connection, at_slowing) == 0.5
     await fails(pool, await start(pool, connection), **slow)
-    assert await share(pool) == pytest.approx(0.25, abs=0.05)
+    halved = scalar(connection, at_slowing)
+    # Of what it had grown to meanwhile.
+    assert 0.25 <= halved < 0.5
     later(connection, 15)
-    assert await share(pool) == pytest.approx(0.5, abs=0.05)
+    assert await share(pool) >= halved + 0.25
     later(connection, 60)
     assert await share(pool) == 1.0
 
@@ -178,21 +193,23 @@ async def test_the_rate_never_goes_down_to_nothing(pool: Pool, connection: psyco
     for _ in range(10):
         await fails(pool, await start(pool, connection), slows=True, sign=None)
         later(connection, 0.6)
-    assert await share(pool) == pytest.approx(0.03, abs=0.02)
+    assert 0.02 <= scalar(connection, "select share_at_slowing from outrider.destination_pace") < 0.2
     connection.execute("update outrider.destination_pace set tokens = 0, refilled_at = clock_timestamp()")
+    connection.execute("update outrider.destination set start_rate_per_second = 0.01")
     refused = await refusal(pool, connection)
-    # About a fiftieth of 100 a second.
-    assert (refused.verdict, refused.wait_seconds) == ("paced", pytest.approx(0.5, abs=0.4))
+    # The share of one in a hundred seconds.
+    assert refused.verdict == "paced"
+    assert 200 < refused.wait_seconds <= 5_000
 
 
 async def test_retry_after_pauses_the_whole_lane_and_the_longest_counts(
     pool: Pool, connection: psycopg.Connection
 ) -> None:
     first, second, third = await start(pool, connection, 3)
-    await fails(pool, [first], pause_seconds=30.0, sign=None)
-    await fails(pool, [second], pause_seconds=10.0, sign=None)
+    await fails(pool, [first], pause_seconds=3_000.0, sign=None)
+    await fails(pool, [second], pause_seconds=1_000.0, sign=None)
     refused = await refusal(pool, connection)
-    assert (refused.verdict, refused.wait_seconds) == ("throttled", pytest.approx(30, abs=2))
+    assert (refused.verdict, refused.wait_seconds) == ("throttled", pytest.approx(3_000, abs=200))
     # A success meanwhile takes nothing back of what it asked for.
     await works(pool, [third])
     assert (await refusal(pool, connection)).verdict == "throttled"
@@ -201,7 +218,7 @@ async def test_retry_after_pauses_the_whole_lane_and_the_longest_counts(
         "update outrider.delivery set state = 'dead', lost_after = null, settled_at = now() where state = 'enqueued'"
     )
     assert (await run_pass(pool, LIMITS, woken_by="timer")).moved.total == 0
-    later(connection, 31)
+    later(connection, 3_001)
     assert (await run_pass(pool, LIMITS, woken_by="timer")).moved.due >= 1
     assert len(await start(pool, connection)) == 1
 
@@ -215,21 +232,21 @@ async def test_failures_in_a_row_open_the_breaker_and_one_delivery_probes(
     assert (await load_destinations(pool, ["acme"], Vault()))["acme"].hold is None
     await fails(pool, flying[BREAKER.failures - 1 :])
     refused = await refusal(pool, connection)
-    assert (refused.verdict, refused.wait_seconds) == ("open", pytest.approx(1.0, abs=0.7))
+    assert (refused.verdict, refused.wait_seconds) == ("open", pytest.approx(100, abs=50))
 
-    later(connection, 2)
+    later(connection, 101)
     probe, *others = await ask(pool, enqueued(connection, 5))
     assert isinstance(probe, Claimed)
     assert [other.verdict for other in others if isinstance(other, Refused)] == ["open"] * 4
     assert (await refusal(pool, connection)).verdict == "open"
     await fails(pool, [probe])
     # It stays open for twice as long, and for longer each time, up to the bound.
-    for seconds in (2, 4, 8, 16, 32, 60, 60):
+    for seconds in (200, 400, 800, 1_600, 3_200, 6_000, 6_000):
         refused = await refusal(pool, connection)
-        assert (refused.verdict, refused.wait_seconds) == ("open", pytest.approx(seconds, abs=1))
+        assert (refused.verdict, refused.wait_seconds) == ("open", pytest.approx(seconds, abs=50))
         later(connection, seconds + 1)
         await fails(pool, await start(pool, connection))
-    later(connection, 61)
+    later(connection, 6_001)
     await works(pool, await start(pool, connection))
     assert len(await start(pool, connection, 20)) == 20
 
@@ -241,13 +258,13 @@ async def test_answers_to_requests_from_before_the_opening_say_nothing_new(
     await fails(pool, flying[: BREAKER.failures])
     await fails(pool, flying[BREAKER.failures :])
     assert scalar(connection, "select openings from outrider.destination_pace") == 1
-    later(connection, 2)
+    later(connection, 101)
     assert len(await start(pool, connection)) == 1
 
 
 async def test_a_probe_whose_worker_died_is_followed_by_another(pool: Pool, connection: psycopg.Connection) -> None:
     await fails(pool, await start(pool, connection, BREAKER.failures))
-    later(connection, 2)
+    later(connection, 101)
     await start(pool, connection)
     assert (await refusal(pool, connection)).verdict == "open"
     later(connection, 20 + 15 + 1)
@@ -257,7 +274,7 @@ async def test_a_probe_whose_worker_died_is_followed_by_another(pool: Pool, conn
 
 async def test_a_probe_that_says_nothing_lets_the_next_go(pool: Pool, connection: psycopg.Connection) -> None:
     await fails(pool, await start(pool, connection, BREAKER.failures))
-    later(connection, 2)
+    later(connection, 101)
     await fails(pool, await start(pool, connection), sign=None)
     assert len(await start(pool, connection)) == 1
 
@@ -275,7 +292,7 @@ async def test_while_it_is_open_the_reconciler_hands_out_nothing_and_then_one(
     failing = await start(pool, connection, BREAKER.failures)
     await fails(pool, failing, delay_seconds=0.0)
     assert (await run_pass(pool, LIMITS, woken_by="timer")).moved.total == 0
-    later(connection, 2)
+    later(connection, 101)
     assert (await run_pass(pool, LIMITS, woken_by="timer")).moved.due == 1
     assert (await run_pass(pool, LIMITS, woken_by="timer")).moved.total == 0
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from pipeline.ledger.deliveries import BreakerLimits, Claimed, Settlement
 
-BREAKER = BreakerLimits(failures=10, open_seconds_first=1.0, open_seconds_max=60.0)
+# So long that a slow machine does not see its end.
+BREAKER = BreakerLimits(failures=10, open_seconds_first=100.0, open_seconds_max=6_000.0)
 
 
 def settlement(delivery_id: str, attempt: int = 1, dispatch_seq: int = 1, **changes: Any) -> Settlement:

@@ -6,14 +6,18 @@
 
 -- name: lock_pace
 -- Claims on one destination take turns from here to their commit, over all workers. The claim is a statement of
--- its own after this one, so that its snapshot has what the turns before it did.
-select p.destination_id
-from outrider.destination_pace p
-where p.destination_id in (
-  select d.destination_id from outrider.delivery d where d.delivery_id = any (%(delivery_ids)s)
+-- its own after this one, so that its snapshot has what the turns before it did; which destinations it may claim for goes
+-- to it in a setting of the transaction. One that another worker is at is left out: that worker may hang, and the others
+-- of this batch must not wait for it.
+with locked as (
+  select p.destination_id
+  from outrider.destination_pace p
+  where p.destination_id in (
+    select d.destination_id from outrider.delivery d where d.delivery_id = any (%(delivery_ids)s)
+  )
+  for no key update skip locked
 )
-order by p.destination_id
-for no key update
+select set_config('outrider.claiming', coalesce(jsonb_agg(l.destination_id), '[]')::text, true) from locked l
 
 -- name: claim
 -- enqueued -> leased, as far as the destination's tokens and free places reach, in the order of the request. While a
@@ -51,6 +55,7 @@ with wanted as (
   join outrider.destination_pace p on p.destination_id = x.destination_id
   cross join lateral outrider.rate_share(p.share_at_slowing, p.slowed_at, statement_timestamp()) as r(share)
   where x.destination_id in (select f.destination_id from found f where f.is_current)
+    and x.destination_id in (select jsonb_array_elements_text(current_setting('outrider.claiming')::jsonb))
 ), ranked as (
   select f.*, row_number() over (partition by f.destination_id order by f.place) as turn
   from found f
@@ -96,7 +101,8 @@ select f.place,
        case
          when c.delivery_id is not null then 'claimed'
          when f.is_early then 'early'
-         when p.destination_id is null then 'stale'
+         when not f.is_current then 'stale'
+         when p.destination_id is null then 'busy'
          when p.hold is not null then p.hold
          when r.turn > floor(p.tokens) then 'paced'
          when r.turn > p.free_places and p.is_probing then 'open'
