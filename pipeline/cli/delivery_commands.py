@@ -206,7 +206,7 @@ def _print_entries(entries: list[DeliveryEntry]) -> None:
 
 def _next_look(entry: DeliveryEntry) -> datetime | str | None:
     if entry.looked_at_next is None and not entry.state.is_terminal:
-        return "when enabled"
+        return "when resumed" if entry.destination_enabled else "when enabled"
     return entry.looked_at_next
 
 

@@ -56,6 +56,7 @@ class DeliveryEntry:
     event_type: str
     destination_id: str
     destination_enabled: bool
+    destination_paused: bool
     state: State
     attempt: int
     dispatch_seq: int
@@ -82,8 +83,8 @@ class DeliveryEntry:
                 return f"in transport, {self.dispatches_lost} dispatches lost before"
             case State.ENQUEUED:
                 return "in transport"
-            case State.PENDING if not self.destination_enabled:
-                return "destination_disabled"
+            case State.PENDING if self.destination_paused or not self.destination_enabled:
+                return "destination_paused" if self.destination_enabled else "destination_disabled"
             case State.PENDING:
                 return self.waiting_reason or "due"
             case _:
@@ -93,9 +94,9 @@ class DeliveryEntry:
     def looked_at_next(self) -> datetime | None:
         """The time from which the reconciler takes it up.
 
-        None: it is terminal, or it waits for its destination to be enabled.
+        None: it is terminal, or it waits for its destination to be enabled or resumed.
         """
-        if not self.destination_enabled and self.state is not State.LEASED:
+        if (self.destination_paused or not self.destination_enabled) and self.state is not State.LEASED:
             return None
         return self.next_attempt_at or self.lost_after or self.lease_until
 

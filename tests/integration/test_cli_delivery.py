@@ -186,6 +186,14 @@ def test_retry_hands_a_dead_delivery_to_kafka_again_on_record(
     assert run["counts"] == {"moved": 1, "delivery_ids": [delivery_id], "force": False}
 
 
+def test_what_waits_for_a_paused_destination_says_so(outrider: Outrider, connection: psycopg.Connection) -> None:
+    add_delivery(connection, "e", "pending", waiting_reason="rate")
+    connection.execute("update outrider.destination set paused_at = clock_timestamp()")
+    (entry,) = outrider("delivery", "list", "--json").json["deliveries"]
+    assert (entry["waits_for"], entry["looked_at_next"]) == ("destination_paused", None)
+    assert "when resumed" in outrider("delivery", "list").stdout
+
+
 @pytest.mark.parametrize("state", ["leased", "succeeded"])
 def test_retry_leaves_what_is_in_flight_or_has_succeeded(
     outrider: Outrider, connection: psycopg.Connection, state: str

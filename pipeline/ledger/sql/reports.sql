@@ -32,7 +32,8 @@ select exists (select from outrider.destination where destination_id = %(destina
 
 -- name: delivery_columns
 -- The common part of the lists and of a single delivery.
-select d.delivery_id, d.event_id, e.event_type, d.destination_id, x.enabled as destination_enabled, d.state, d.attempt,
+select d.delivery_id, d.event_id, e.event_type, d.destination_id, x.enabled as destination_enabled,
+       x.paused_at is not null as destination_paused, d.state, d.attempt,
        d.dispatch_seq, d.dispatches_lost, d.deliver_at, d.next_attempt_at, d.lost_after, d.lease_until, d.lease_owner,
        d.waiting_reason, d.last_outcome, d.last_status, d.last_error, d.created_at, d.settled_at
 from outrider.delivery d
