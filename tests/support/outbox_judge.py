@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import psycopg
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tests.support.connector_world import ConnectorWorld
 from tests.support.outbox_load import Known
@@ -136,9 +137,25 @@ class OutboxJudge:
             verdict.committed += len(in_table)
             verdict.published += self._count(part)
             verdict.keys = max(verdict.keys, len(committed))
+        verdict.faults += self._held_back()
         if sorted(self._quarantined) != sorted(quarantined):
             verdict.faults.append(_fault("quarantine", self._quarantined) or "quarantine: empty")
         return verdict
+
+    def _held_back(self) -> list[str]:
+        """Partitions whose end read_committed readers cannot reach, because a transaction stays open."""
+        with self._reader() as (_, partitions):
+            places = [TopicPartition(*place) for place in sorted(partitions)]
+        admin = AdminClient({"bootstrap.servers": self._bootstrap_servers, "log_level": 0})
+        ends = []
+        for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
+            futures = admin.list_offsets(dict.fromkeys(places, OffsetSpec.latest()), isolation_level=level)
+            ends.append({place: future.result(READ_SECONDS).offset for place, future in futures.items()})
+        return [
+            f"{place.topic}[{place.partition}]: a transaction is open from {ends[0][place]} to {ends[1][place]}"
+            for place in places
+            if ends[0][place] != ends[1][place]
+        ]
 
     def _count(self, part: str) -> int:
         return sum(map(len, self._published[part].values()))
@@ -152,6 +169,8 @@ class OutboxJudge:
                 "group.id": "test-judge",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
+                # Without it a reader whose offset the broker does not know any more would go to the end, silently.
+                "auto.offset.reset": "error",
                 "enable.partition.eof": True,
                 "fetch.wait.max.ms": 20,
                 "log_level": 0,
@@ -177,6 +196,8 @@ class OutboxJudge:
                 self._keep(self._parts[place[0]], message)
             elif error.code() == KafkaError._PARTITION_EOF:
                 ended.add(place)
+            elif not error.retriable():
+                raise KafkaException(error)
         return ended
 
     def _keep(self, part: str, message: Message) -> None:
