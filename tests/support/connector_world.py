@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psycopg
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from connectors.connector import Connector
 from connectors.stop import StopSignal
@@ -86,10 +86,7 @@ class ConnectorWorld:
         topic = self.settings.name(part)
         consumer = _reader(self.settings.kafka_bootstrap_servers)
         try:
-            return sum(
-                consumer.get_watermark_offsets(TopicPartition(topic, partition), DEADLINE_SECONDS)[1]
-                for partition in range(PARTITIONS)
-            )
+            return sum(_end(consumer, TopicPartition(topic, partition)) for partition in range(PARTITIONS))
         finally:
             consumer.close()
 
@@ -144,6 +141,20 @@ def read_committed(bootstrap_servers: str, topic: str) -> list[Read]:
     finally:
         consumer.close()
     return records
+
+
+def _end(consumer: Consumer, place: TopicPartition) -> int:
+    """Where the log ends; asked again while a broker that has just started does not lead the partition yet."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:
+        try:
+            end: int = consumer.get_watermark_offsets(place, DEADLINE_SECONDS)[1]
+        except KafkaException:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return end
 
 
 def _reader(bootstrap_servers: str) -> Consumer:
