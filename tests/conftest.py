@@ -1,6 +1,10 @@
 """Fixtures for all tests; what each gives is said in its module under tests/fixtures."""
 
 import signal
+from collections.abc import Iterator
+
+import pytest
+import structlog
 
 pytest_plugins = (
     "tests.fixtures.servers",
@@ -13,3 +17,10 @@ pytest_plugins = (
 # tests interrupt would never hear of it. A signal with a handler is back to its default in a child.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def log_configuration() -> Iterator[None]:
+    """A program that a test runs in its own process may turn the log to a stream that ends with the test."""
+    yield
+    structlog.reset_defaults()

@@ -121,9 +121,10 @@ def release_rows(
             gives_up=gives_up,
         )
         subject = Subject(database=database, slot=config.slot, kind="release", release_id=release_id)
-        write_control(config.kafka, config.control_topic, subject, request)
         state = read_control(config.kafka, config.control_topic, database, config.slot)
+        # Looked at before it is asked: a connector that hears of it lets go of the slot for a moment.
         released.why = _why_it_waits(connection, config, state)
+        write_control(config.kafka, config.control_topic, subject, request)
         if released.why is None:
             state = wait_for_answer(config.kafka, config.control_topic, state, release_id, wait_seconds)
             released.why = "the connector has not answered in time; it goes on with it"

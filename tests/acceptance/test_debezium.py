@@ -149,9 +149,10 @@ def test_our_profile_gives_the_records_of_real_debezium(
         )
         for table in TABLE_CONVERTERS
     )
-    with psycopg.connect(empty_database, autocommit=True) as connection, world.connector(routes=routes) as connector:
+    with psycopg.connect(empty_database, autocommit=True) as connection:
         connection.execute(TABLES)
         connection.execute(f"grant select on all tables in schema public to {role}")
+    with psycopg.connect(empty_database, autocommit=True) as connection, world.connector(routes=routes) as connector:
         for table, converter in TABLE_CONVERTERS.items():
             slot = f"{world.settings.connector_slot}_{table}"
             run(connect.client, slot, theirs(empty_database, table, slot, properties("theirs", table), converter))

@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.admission import admit_sync
 from pipeline.core.ids import delivery_identity, message_identity
+from pipeline.core.sealing import Vault
 from pipeline.core.signing import verify
 from pipeline.ledger.operator import Act, rotate_secret
 from pipeline.ledger.operator_deliveries import retry
@@ -67,7 +68,7 @@ def test_identity_and_bytes_outlive_failures_rotation_a_kill_and_a_replay(
     worker = component("worker")
     wait_until(lambda: len(requests) >= 1, "the first attempt")
     worker.kill()
-    made = rotate_secret(world.ledger, "acme", NEW_SECRET, ACT, overlap_seconds=3_600)
+    made = rotate_secret(world.ledger, "acme", NEW_SECRET, ACT, overlap_seconds=3_600, vault=Vault.of(None))
     component("worker")
     wait_until(lambda: world.states() == {"succeeded": 1}, "it succeeds in the end")
     succeeded_after = len(requests)

@@ -46,8 +46,8 @@ def test_every_attempt_carries_the_admitted_bytes_and_the_same_identity(world, c
         name: world.admit(name, "a", payload=payload, content_type="application/octet-stream")[0]
         for name, payload in PAYLOADS.items()
     }
-    for name in ("connector", "worker"):
-        component(name)
+    component("connector")
+    component("worker", worker_breaker_failures=1_000)  # all fail many times, which is what a breaker is for
     component("reconciler", reconciler_interval_seconds=0.2)
     wait_until(lambda: world.states() == {"succeeded": len(PAYLOADS)}, "all succeeded on their last attempt")
 

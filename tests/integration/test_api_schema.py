@@ -112,7 +112,7 @@ SUCCESSES: dict[str, dict[str, object]] = {
     "getDelivery": {"path_parameters": {"delivery_id": delivery_identity("e", "acme")}},
     "getStatus": {},
     "addDestination": {
-        "body": {"destination_id": "new", "url": "http://127.0.0.1:9/hook", "verify": True},
+        "body": {"destination_id": "new", "url": "http://127.0.0.1:1024/hook", "verify": True},
         "media_type": "application/json",
     },
     "listDestinations": {},

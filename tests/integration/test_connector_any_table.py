@@ -15,7 +15,7 @@ from connectors.postgres.replication import connect
 from connectors.postgres.snapshot import read_table
 from connectors.postgres.values import BinaryUnsupportedError, codec_of
 from connectors.router import ColumnValue, Header, JsonValue, Route
-from tests.support.connector_world import ConnectorWorld, wait_until, world_of
+from tests.support.connector_world import ConnectorWorld, drop_slot, wait_until, world_of
 
 EVERY_TYPE = """
 create type shop.mood as enum ('fine', 'größer');
@@ -216,8 +216,7 @@ def test_rows_of_a_table_without_an_id_cannot_be_told_from_published_ones_but_in
         world.streaming(connector)
         connection.execute(insert)
         world.read_when("shop", 2)
-    drop_slot = "select pg_drop_replication_slot(%s)"
-    connection.execute(drop_slot, [world.config.slot])
+    drop_slot(connection, world.config.slot)
     # Also a route that has one from now on: the records that are there do not carry it.
     for route in (without, with_id):
         refusal = r"which rows of table shop\.outbox are in topic .* cannot be told: no record carries an id"
@@ -235,7 +234,7 @@ def test_rows_of_a_table_without_an_id_cannot_be_told_from_published_ones_but_in
     with world.connector(routes=(with_id,)) as connector:
         world.streaming(connector)
     assert [record.headers["id"] for record in world.read("shop")] == [b"1", b"2"]
-    connection.execute(drop_slot, [world.config.slot])
+    drop_slot(connection, world.config.slot)
     connection.execute(insert)
     with world.connector(routes=(with_id,)) as connector:
         world.streaming(connector)

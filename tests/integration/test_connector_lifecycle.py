@@ -24,6 +24,7 @@ from tests.fixtures.databases import database_name
 from tests.support.connector_world import (
     ConnectorWorld,
     assert_exactly_once_in_order,
+    drop_slot,
     insert_dispatches,
     wait_until,
     world_of,
@@ -51,19 +52,6 @@ def publish_and_stop(world: ConnectorWorld, connection: psycopg.Connection) -> N
         world.streaming(connector)
         insert_dispatches(connection, 60, tag="streamed-")
         assert_exactly_once_in_order(world, connection)
-
-
-def drop_slot(world: ConnectorWorld, connection: psycopg.Connection) -> None:
-    wait_until(
-        lambda: (
-            connection.execute(
-                "select active from pg_replication_slots where slot_name = %s", [world.config.slot]
-            ).fetchone()
-            == (False,)
-        ),
-        lambda: "the slot is free",
-    )
-    connection.execute("select pg_drop_replication_slot(%s)", [world.config.slot])
 
 
 def make_slot(world: ConnectorWorld, connection: psycopg.Connection) -> None:
@@ -118,7 +106,7 @@ def test_a_slot_that_is_gone_is_made_anew_and_the_missing_rows_are_published(
     world: ConnectorWorld, connection: psycopg.Connection
 ) -> None:
     publish_and_stop(world, connection)
-    drop_slot(world, connection)
+    drop_slot(connection, world.config.slot)
     insert_dispatches(connection, 50, tag="in-the-gap-")
     assert catches_up(world, connection, StartCase.SLOT_MISSING) == 50
 
@@ -127,7 +115,7 @@ def test_a_slot_that_was_made_anew_at_now_is_ahead_and_the_gap_is_published(
     world: ConnectorWorld, connection: psycopg.Connection
 ) -> None:
     publish_and_stop(world, connection)
-    drop_slot(world, connection)
+    drop_slot(connection, world.config.slot)
     insert_dispatches(connection, 50, tag="in-the-gap-")
     make_slot(world, connection)
     insert_dispatches(connection, 20, tag="in-the-new-slot-")
@@ -185,7 +173,7 @@ def test_a_forgotten_position_without_a_slot_is_a_first_start_that_repeats_nothi
     world: ConnectorWorld, connection: psycopg.Connection
 ) -> None:
     publish_and_stop(world, connection)
-    drop_slot(world, connection)
+    drop_slot(connection, world.config.slot)
     store_position(world, connection, None)
     insert_dispatches(connection, 50, tag="in-the-gap-")
     assert catches_up(world, connection, StartCase.FIRST_START, repair="refuse") == 50
@@ -224,7 +212,7 @@ def test_a_slot_of_another_plugin_is_left_alone(world: ConnectorWorld, connectio
     connection.execute("select pg_create_physical_replication_slot(%s)", [world.config.slot])
     with pytest.raises(RefusedStartError, match="is physical; configure another slot name"), world.connector() as one:
         world.streaming(one)
-    connection.execute("select pg_drop_replication_slot(%s)", [world.config.slot])
+    drop_slot(connection, world.config.slot)
 
 
 def test_rows_written_while_there_was_no_publication_are_published_once_there_is_one(
@@ -278,7 +266,7 @@ def test_catching_up_goes_on_by_ids_wherever_it_is_cut_off(
     world: ConnectorWorld, connection: psycopg.Connection
 ) -> None:
     publish_and_stop(world, connection)
-    drop_slot(world, connection)
+    drop_slot(connection, world.config.slot)
     insert_dispatches(connection, 3_000, tag="in-the-gap-")
     for part in range(1, 4):
         with world.connector(transaction_rows=50) as connector:
@@ -299,7 +287,7 @@ def test_a_row_in_quarantine_is_not_missing(world: ConnectorWorld, connection: p
         insert_dispatches(connection, 10, tag="small-")
         world.read_when("dispatch", 10)
         world.read_when("quarantine", 1)
-    drop_slot(world, connection)
+    drop_slot(connection, world.config.slot)
     insert_dispatches(connection, 5, tag="in-the-gap-")
     with world.connector() as connector:
         world.streaming(connector)
@@ -328,7 +316,7 @@ def test_rows_whose_records_retention_has_dropped_are_not_published_again(
     topic = world.settings.name("dispatch")
     delete_all_records(admin, topic)
     assert world.read("dispatch") == []
-    drop_slot(world, connection)
+    drop_slot(connection, world.config.slot)
     insert_dispatches(connection, 30, tag="in-the-gap-")
     with world.connector() as connector:
         world.streaming(connector)
@@ -345,7 +333,7 @@ def delete_all_records(admin: AdminClient, topic: str) -> None:
 def test_a_refusal_by_policy_changes_nothing(world: ConnectorWorld, connection: psycopg.Connection) -> None:
     publish_and_stop(world, connection)
     before = stored_position(world, connection)
-    drop_slot(world, connection)
+    drop_slot(connection, world.config.slot)
     make_slot(world, connection)
     state = "select confirmed_flush_lsn::text from pg_replication_slots where slot_name = %s"
     slot_before = connection.execute(state, [world.config.slot]).fetchone()

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from connectors.kafka.position import position_key, read_position
-from tests.support.connector_world import ConnectorWorld, insert_dispatches, world_of
+from tests.support.connector_world import ConnectorWorld, drop_slot, insert_dispatches, world_of
 from tests.support.program import Outrider, program
 
 
@@ -82,7 +82,7 @@ def test_a_plan_tells_case_steps_and_counts_and_changes_nothing(
         running = planned(outrider)
         assert (running["does"], running["counts"]) == ("resume", None)
         assert running["steps"][0].startswith("wait: a connection")
-    connection.execute("select pg_drop_replication_slot(%s)", [world.config.slot])
+    drop_slot(connection, world.config.slot)
     insert_dispatches(connection, 7)
     before = state_of(world, connection)
     broken = planned(outrider, "--count")
@@ -103,7 +103,7 @@ def test_a_plan_to_refuse_ends_with_1_and_names_the_command(
         world.streaming(connector)
     fine = planned(outrider)
     assert (fine["exit_code"], fine["does"]) == (0, "resume")
-    connection.execute("select pg_drop_replication_slot(%s)", [world.config.slot])
+    drop_slot(connection, world.config.slot)
     refused = planned(outrider)
     assert (refused["exit_code"], refused["does"], refused["case"]) == (1, "refuse", "slot missing")
     assert "OUTRIDER_CONNECTOR_REPAIR=automatic" in refused["help"]

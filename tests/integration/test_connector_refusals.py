@@ -14,6 +14,7 @@ from tests.fixtures.components import StartComponent
 from tests.support.connector_world import (
     ConnectorWorld,
     assert_exactly_once_in_order,
+    drop_slot,
     insert_dispatches,
     wait_until,
     world_of,
@@ -79,7 +80,7 @@ def test_slot_and_position_at_odds_are_refused_with_the_command_that_mends_them_
     insert_dispatches(connection, 10)
     with world.connector():
         world.read_when("dispatch", 10)
-    connection.execute("select pg_drop_replication_slot(%s)", [world.config.slot])
+    drop_slot(connection, world.config.slot)
     insert_dispatches(connection, 10)
     line = refusal(component, connector_repair="refuse")
     assert "slot missing: slot" in line

@@ -176,6 +176,19 @@ def _read(message: Message) -> Read:
     return Read(message.partition() or 0, message.offset() or 0, message.key(), message.value(), headers)
 
 
+def drop_slot(connection: psycopg.Connection, slot: str) -> None:
+    """Drop it, waiting for the server to notice that the connector which has just ended does not read it any more."""
+
+    def is_dropped() -> bool:
+        try:
+            connection.execute("select pg_drop_replication_slot(%s)", [slot])
+        except psycopg.errors.ObjectInUse:
+            return False
+        return True
+
+    wait_until(is_dropped, lambda: f"slot {slot} is free")
+
+
 def wait_until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
     """Poll until it holds; fail with ``what`` after the deadline."""
     deadline = time.monotonic() + DEADLINE_SECONDS

@@ -16,14 +16,17 @@ cross join lateral (
 where x.enabled
 
 -- name: waiting_by_reason
--- Of each state no more than so many rows are read.
+-- Of each state no more than so many rows are read, in the order of its index.
 select w.reason, count(*) as rows
 from (
-  (select coalesce(d.waiting_reason, 'due') as reason from outrider.delivery d where d.state = 'pending' limit %(rows_max)s)
+  (select coalesce(d.waiting_reason, 'due') as reason from outrider.delivery d where d.state = 'pending'
+   order by d.destination_id, d.next_attempt_at limit %(rows_max)s)
   union all
-  (select 'in_transport' from outrider.delivery d where d.state = 'enqueued' limit %(rows_max)s)
+  (select 'in_transport' from outrider.delivery d where d.state = 'enqueued'
+   order by d.destination_id, d.lost_after limit %(rows_max)s)
   union all
-  (select 'in_flight' from outrider.delivery d where d.state = 'leased' limit %(rows_max)s)
+  (select 'in_flight' from outrider.delivery d where d.state = 'leased'
+   order by d.destination_id, d.lease_until limit %(rows_max)s)
 ) w
 group by w.reason
 
