@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 import structlog
 
@@ -17,6 +18,10 @@ pytest_plugins = (
 # tests interrupt would never hear of it. A signal with a handler is back to its default in a child.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes is a property of the machine.
+hypothesis.settings.register_profile("any-machine", deadline=None)
+hypothesis.settings.load_profile("any-machine")
 
 
 @pytest.fixture(autouse=True)
