@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
 from collections import defaultdict
@@ -45,7 +46,7 @@ def connect_worker(
     except StackError as error:
         pytest.skip(f"Debezium cannot be had: {error}")
     with (
-        locked(Path(tempfile.gettempdir()) / "outrider-connect-worker.lock", TURN_SECONDS) as is_ours,
+        locked(Path(tempfile.gettempdir()) / f"outrider-connect-worker-{os.getuid()}.lock", TURN_SECONDS) as is_ours,
         tempfile.TemporaryDirectory(prefix="outrider-connect-") as folder,
     ):
         assert is_ours, "another test's Connect worker does not end"
