@@ -29,7 +29,7 @@ demo: $(STAMP)
 	@$(BIN)/python -m pipeline.cli demo $(ARGS)
 
 test: $(STAMP)
-	@$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile $(ARGS)
 
 prove: $(STAMP)
 	@test -n "$(NAME)" || { echo 'which one? make prove NAME=...; there are:'; ls tests/proofs | sed -n 's/\.py$$//p' | grep -v -e __init__ -e report | tr _ -; exit 2; }

@@ -103,7 +103,8 @@ class DeliveryFlow:
         self._waiting_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._parking = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = 0.0
         self._is_draining = False
         self._stall_watch = StallWatch(self._now())
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -234,10 +235,12 @@ class DeliveryFlow:
             destination_id, item = start
             self._start(self._deliver(destination_id, item))
         moment = self._lanes.next_time()
-        if moment is not None and (self._timer is None or self._timer.when() > moment):
+        if moment is not None and (self._timer is None or self._timer_at > moment):
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_at(max(moment, now + 0.001), self._wake)
+            # Kept here: uvloop's handle does not tell its time where that rounds to now.
+            self._timer_at = max(moment, now + 0.001)
+            self._timer = asyncio.get_running_loop().call_at(self._timer_at, self._wake)
 
     def _wake(self) -> None:
         self._timer = None

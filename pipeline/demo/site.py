@@ -24,6 +24,8 @@ SETTINGS: Mapping[str, object] = {
     "worker_lease_margin_seconds": 2.0,
     "worker_session_timeout_seconds": 6.0,
     "worker_drain_seconds": 10.0,
+    # Receivers that fail on purpose would be cut off, and be probed for longer than a demo lasts.
+    "worker_breaker_failures": 1_000,
 }
 
 
