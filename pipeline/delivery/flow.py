@@ -16,6 +16,7 @@ import psycopg
 import structlog
 
 from pipeline.delivery import metrics
+from pipeline.delivery.alarm import Alarm
 from pipeline.delivery.attempts import Attempts
 from pipeline.delivery.destination_cache import DestinationCache, limits_of
 from pipeline.delivery.destination_metrics import DestinationStanding
@@ -103,8 +104,7 @@ class DeliveryFlow:
         self._waiting_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._parking = 0
-        self._timer: asyncio.Handle | None = None
-        self._timer_at = 0.0
+        self._alarm = Alarm(self._pump)
         self._is_draining = False
         self._stall_watch = StallWatch(self._now())
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -235,16 +235,8 @@ class DeliveryFlow:
             destination_id, item = start
             self._start(self._deliver(destination_id, item))
         moment = self._lanes.next_time()
-        if moment is not None and (self._timer is None or self._timer_at > moment):
-            if self._timer is not None:
-                self._timer.cancel()
-            # Kept here: uvloop's handle does not tell its time where that rounds to now.
-            self._timer_at = max(moment, now + 0.001)
-            self._timer = asyncio.get_running_loop().call_at(self._timer_at, self._wake)
-
-    def _wake(self) -> None:
-        self._timer = None
-        self._pump()
+        if moment is not None:
+            self._alarm.set(moment)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
