@@ -18,7 +18,7 @@ from connectors.quarantine import MARK_ENTRIES_MAX, Mark, MarkState, mark_record
 from pipeline.cli.quarantine_entries import Entry
 from pipeline.cli.recorded import recorded
 from pipeline.ledger.operator import Act
-from pipeline.ledger.quarantine import dispatch_again
+from pipeline.ledger.operator_deliveries import dispatch_again
 
 
 @dataclass(slots=True)

@@ -84,10 +84,23 @@ def retry(connection: psycopg.Connection, delivery_ids: Sequence[str], act: Act,
     """
     states = [*RETRIED_STATES, "succeeded"] if force else list(RETRIED_STATES)
     with connection.transaction():
-        moved = _moved(connection, "retry_deliveries", delivery_ids, states)
+        moved = _moved(connection, "retry_deliveries", delivery_ids, states, dispatch_seq=None)
         if moved:
             record_run(connection, "delivery.retry", act, {"moved": len(moved), "delivery_ids": moved, "force": force})
     return moved
+
+
+def dispatch_again(connection: psycopg.Connection, delivery_id: str, dispatch_seq: int) -> int | None:
+    """Hand a delivery to Kafka again whose message lies in quarantine; the refused message stays where it is.
+
+    Returns the number of the new dispatch; None where the delivery has gone on since, by the reconciler or by another
+    message, or is not known.
+    """
+    moved = connection.execute(
+        query("operator", "retry_deliveries"),
+        {"delivery_ids": [delivery_id], "states": list(RETRIED_STATES), "dispatch_seq": dispatch_seq},
+    ).fetchone()
+    return None if moved is None else int(moved[1])
 
 
 def cancel(connection: psycopg.Connection, delivery_ids: Sequence[str], act: Act) -> list[str]:
@@ -123,11 +136,11 @@ def cancel_selection(
 
 
 def _moved(
-    connection: psycopg.Connection, statement: str, delivery_ids: Sequence[str], states: Sequence[str]
+    connection: psycopg.Connection, statement: str, delivery_ids: Sequence[str], states: Sequence[str], **more: object
 ) -> list[str]:
     cursor = connection.cursor(row_factory=scalar_row)
     return cursor.execute(
-        query("operator", statement), {"delivery_ids": list(delivery_ids), "states": list(states)}
+        query("operator", statement), {"delivery_ids": list(delivery_ids), "states": list(states), **more}
     ).fetchall()
 
 

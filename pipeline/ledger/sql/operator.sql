@@ -226,7 +226,7 @@ returning d.delivery_id
 
 -- name: retry_deliveries
 -- dead, pending or enqueued -> enqueued with a new message, and succeeded where that is asked for. The attempt goes on
--- counting.
+-- counting. With a dispatch, what still waits moves only where that is its current one.
 with moved as (
   update outrider.delivery d
   set state = 'enqueued',
@@ -241,6 +241,7 @@ with moved as (
   where d.delivery_id = any (%(delivery_ids)s)
     and d.state in ('dead', 'pending', 'enqueued', 'succeeded')
     and d.state = any (%(states)s)
+    and (%(dispatch_seq)s::integer is null or d.state = 'dead' or d.dispatch_seq = %(dispatch_seq)s)
   returning d.delivery_id, d.event_id, d.destination_id, d.dispatch_seq
 ), dispatched as (
   insert into outrider.dispatch_outbox (
@@ -250,7 +251,7 @@ with moved as (
   from moved m
   join outrider.event e on e.event_id = m.event_id
 )
-select m.delivery_id from moved m
+select m.delivery_id, m.dispatch_seq from moved m
 
 -- name: cancel_deliveries
 -- pending or enqueued -> dead. A message that is on its way is stale from here on.
