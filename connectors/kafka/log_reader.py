@@ -7,21 +7,59 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # public, but not declared so
 
-from connectors.errors import KafkaUnavailableError
-from connectors.kafka.client import ClientErrors, kafka_error
-from connectors.kafka.position import end_offset
+from connectors.errors import KafkaUnavailableError, MissingTopicError
+from connectors.kafka.client import ADMIN_TIMEOUT_SECONDS, ClientErrors, admin_result, kafka_error
 
 _POLL_SECONDS: Final = 0.5
 _BATCH: Final = 500
 _QUEUED_KIB: Final = 4 * 1024
+_FETCH_WAIT_MS: Final = 500
+
+
+def end_offset(kafka: Mapping[str, Any], topic: str, while_waiting: Callable[[], None]) -> int:
+    """One past the last record, including those of transactions that are still open."""
+    partition = TopicPartition(topic, 0)
+    errors = ClientErrors()
+    admin = AdminClient(errors.configure(kafka))
+    futures = admin.list_offsets(
+        {partition: OffsetSpec.latest()},  # type: ignore[no-untyped-call]
+        isolation_level=IsolationLevel.READ_UNCOMMITTED,
+        request_timeout=ADMIN_TIMEOUT_SECONDS,
+    )
+    try:
+        return int(admin_result(futures[partition], while_waiting).offset)
+    except KafkaException as exception:
+        error = kafka_error(exception)
+        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise MissingTopicError(topic) from None
+        raise errors.explain(f"tell the end of topic {topic}", error) from None
+    except TimeoutError:
+        raise errors.explain(f"tell the end of topic {topic}", None) from None
 
 
 class LogReader:
     """A read_committed reader in no group. Use it with ``with``; its memory does not grow with the topic."""
 
-    def __init__(self, kafka: Mapping[str, Any], topic: str, while_waiting: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        kafka: Mapping[str, Any],
+        topic: str,
+        while_waiting: Callable[[], None],
+        *,
+        fetch_wait_ms: int = _FETCH_WAIT_MS,
+    ) -> None:
+        """``fetch_wait_ms``: how long the broker keeps a question for which it has no record yet."""
         self._kafka = kafka
         self._topic = topic
         self._while_waiting = while_waiting
@@ -37,7 +75,7 @@ class LogReader:
                     "isolation.level": "read_committed",
                     "enable.partition.eof": True,
                     "auto.offset.reset": "earliest",
-                    "fetch.wait.max.ms": 500,
+                    "fetch.wait.max.ms": fetch_wait_ms,
                     "queued.max.messages.kbytes": _QUEUED_KIB,
                 },
             )
@@ -60,10 +98,16 @@ class LogReader:
 
         Raises MissingTopicError, ConfigurationError, or TransientError where the end is not reached in time.
         """
-        deadline = time.monotonic() + deadline_seconds
         end = end_offset(self._kafka, self._topic, self._while_waiting)
-        self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
-        if end == 0:
+        yield from self.read(range(end), time.monotonic() + deadline_seconds)
+
+    def read(self, offsets: range, deadline: float) -> Iterator[Message]:
+        """Committed records from the first of these offsets, or the one kept after it, to the last of them at least.
+
+        ``deadline`` is a time of the monotonic clock. Raises what read_to_end does.
+        """
+        self._consumer.assign([TopicPartition(self._topic, 0, offsets.start or OFFSET_BEGINNING)])
+        if not offsets:
             return
         while time.monotonic() < deadline:
             messages = self._consume(_POLL_SECONDS)
@@ -73,8 +117,9 @@ class LogReader:
                 error, offset = message.error(), message.offset()
                 if error is None:
                     yield message
-                # Known by EOF, because what lies before the end may be markers of transactions.
-                elif error.code() == KafkaError._PARTITION_EOF and offset is not None and offset >= end:
+                # Known by EOF, because what lies before the end may be markers of transactions. read_committed meets
+                # it where the first open transaction begins, so reading goes on until the true end.
+                elif error.code() == KafkaError._PARTITION_EOF and offset is not None and offset >= offsets.stop:
                     return
         raise KafkaUnavailableError(f"topic {self._topic} could not be read to its end (does a transaction hang?)")
 

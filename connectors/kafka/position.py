@@ -13,20 +13,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 import msgspec
-from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # public, but not declared so
 
-from connectors.errors import ConfigurationError, KafkaUnavailableError, MissingTopicError
-from connectors.kafka.client import (
-    ADMIN_TIMEOUT_SECONDS,
-    ClientErrors,
-    admin_result,
-    kafka_error,
-)
+from connectors.errors import ConfigurationError
+from connectors.kafka.log_reader import LogReader, end_offset
 
 # The newest positions are at the end. This many records are tried before the whole topic is read.
 _TAIL_RECORDS: Final = 10_000
-_POLL_SECONDS: Final = 0.5
+# The start of a connector waits for the answer to its last fetch, which has nothing to bring.
+_FETCH_WAIT_MS: Final = 50
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,86 +71,23 @@ def read_position(
     Raises MissingTopicError, ConfigurationError for a value that is no position, or TransientError where the
     end is not reached in time.
     """
-    end = end_offset(kafka, topic, while_waiting)
-    reader = _PositionReader(kafka, topic, end, time.monotonic() + deadline_seconds, while_waiting)
-    tail = max(0, end - _TAIL_RECORDS)
-    found = reader.last_value(key, tail) if end > 0 else None
-    if found is None and tail > 0:
-        found = reader.last_value(key, OFFSET_BEGINNING)
+    deadline = time.monotonic() + deadline_seconds
+    with LogReader(kafka, topic, while_waiting, fetch_wait_ms=_FETCH_WAIT_MS) as reader:
+        end = end_offset(kafka, topic, while_waiting)
+        tail = max(0, end - _TAIL_RECORDS)
+        found = _last_value(reader, key, range(tail, end), deadline)
+        if found is None and tail > 0:
+            found = _last_value(reader, key, range(end), deadline)
     try:
         return None if found is None else decode_position(found)
     except msgspec.DecodeError as error:
         raise ConfigurationError(f"the position in topic {topic} cannot be read ({error}): who wrote it?") from None
 
 
-def end_offset(kafka: Mapping[str, Any], topic: str, while_waiting: Callable[[], None]) -> int:
-    """One past the last record, including those of transactions that are still open."""
-    partition = TopicPartition(topic, 0)
-    errors = ClientErrors()
-    admin = AdminClient(errors.configure(kafka))
-    futures = admin.list_offsets(
-        {partition: OffsetSpec.latest()},  # type: ignore[no-untyped-call]
-        isolation_level=IsolationLevel.READ_UNCOMMITTED,
-        request_timeout=ADMIN_TIMEOUT_SECONDS,
-    )
-    try:
-        return int(admin_result(futures[partition], while_waiting).offset)
-    except KafkaException as exception:
-        error = kafka_error(exception)
-        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            raise MissingTopicError(topic) from None
-        raise errors.explain(f"tell the end of topic {topic}", error) from None
-    except TimeoutError:
-        raise errors.explain(f"tell the end of topic {topic}", None) from None
-
-
-class _PositionReader:
-    """Reads the only partition of a positions topic up to an end known before."""
-
-    def __init__(
-        self, kafka: Mapping[str, Any], topic: str, end: int, deadline: float, while_waiting: Callable[[], None]
-    ) -> None:
-        self._errors = ClientErrors()
-        self._configuration = self._errors.configure(
-            kafka,
-            **{
-                # Needed by the client, never used: offsets are neither stored nor committed.
-                "group.id": f"{topic}.reader",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "auto.offset.reset": "earliest",
-                "fetch.wait.max.ms": 50,
-            },
-        )
-        self._topic = topic
-        self._end = end
-        self._deadline = deadline
-        self._while_waiting = while_waiting
-
-    def last_value(self, key: bytes, start: int) -> bytes | None:
-        consumer = Consumer(self._configuration)
-        found: bytes | None = None
-        try:
-            consumer.assign([TopicPartition(self._topic, 0, start)])
-            while time.monotonic() < self._deadline:
-                message = consumer.poll(_POLL_SECONDS)
-                if message is None:
-                    self._while_waiting()
-                    continue
-                error = message.error()
-                if error is None:
-                    if message.key() == key:
-                        found = message.value()
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    # read_committed ends where the first open transaction begins. Another slot's may be open
-                    # below our own last position, so reading goes on until the true end.
-                    offset = message.offset()
-                    if offset is not None and offset >= self._end:
-                        return found
-                elif not error.retriable():
-                    raise self._errors.explain(f"give topic {self._topic}", error)
-        finally:
-            consumer.close()
-        raise KafkaUnavailableError(f"topic {self._topic} could not be read to its end (does a transaction hang?)")
+def _last_value(reader: LogReader, key: bytes, offsets: range, deadline: float) -> bytes | None:
+    """Of a topic that holds other slots' positions too."""
+    found: bytes | None = None
+    for message in reader.read(offsets, deadline):
+        if message.key() == key:
+            found = message.value()
+    return found
