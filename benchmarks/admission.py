@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -33,6 +31,7 @@ from aiohttp import web
 from psycopg_pool import AsyncConnectionPool
 
 from benchmarks.report import Goal, machine, show
+from benchmarks.support.processes import cpu_seconds
 from pipeline.admission.key_tokens import new_token
 from pipeline.ledger.api_keys import KeyLimits, Scope, create_key
 from pipeline.ledger.migrate import migrate_up
@@ -178,23 +177,6 @@ async def serve_bare(dsn: str, port: int, connections: int) -> None:
         await asyncio.Event().wait()
 
 
-def ticks(process: Path) -> tuple[int, int]:
-    """Parent's pid and CPU ticks of a folder in /proc."""
-    fields = (process / "stat").read_text().rpartition(")")[2].split()
-    return int(fields[1]), int(fields[11]) + int(fields[12])
-
-
-def cpu_seconds(server: int, postmaster: int) -> float:
-    """Of one server and all processes of the database so far."""
-    total = 0
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            parent, used = ticks(process)
-            if parent == postmaster or int(process.name) in (server, postmaster):
-                total += used
-    return total / os.sysconf("SC_CLK_TCK")
-
-
 async def measure(
     servers: dict[str, tuple[int, int, Requests]], postmaster: int, seconds: float, rounds: int
 ) -> dict[str, list[Round]]:
@@ -205,9 +187,9 @@ async def measure(
     for clients in CLIENTS:
         for _ in range(rounds):
             for name, (pid, port, requests) in servers.items():
-                used = cpu_seconds(pid, postmaster)
+                used = cpu_seconds(pid) + cpu_seconds(postmaster, children=True)
                 round_ = await load(port, clients, seconds, requests, b"202")
-                round_.cpu_seconds = cpu_seconds(pid, postmaster) - used
+                round_.cpu_seconds = cpu_seconds(pid) + cpu_seconds(postmaster, children=True) - used
                 found.setdefault(f"{name}_{clients}", []).append(round_)
     return found
 
@@ -282,7 +264,7 @@ def run(
             bare.start()
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(_until_they_answer(api_port, bare_port, str(token)))
-                postmaster, _ = ticks(Path(f"/proc/{connection.info.backend_pid}"))
+                postmaster = stack.postgres.process.pid
                 servers = {
                     "bare": (bare.pid, bare_port, to_bare()),
                     "api": (api.pid, api_port, to_api(str(token))),

@@ -1,5 +1,6 @@
 """Fixtures for all tests; what each gives is said in its module under tests/fixtures."""
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -13,6 +14,10 @@ pytest_plugins = (
     "tests.fixtures.kafka",
     "tests.fixtures.components",
 )
+
+# What tests start and ask is on this machine: a proxy is for what is fetched.
+for name in ("no_proxy", "NO_PROXY"):
+    os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1", "localhost")))
 
 # A shell starts what it puts into the background with SIGINT ignored, and children inherit that: commands that the
 # tests interrupt would never hear of it. A signal with a handler is back to its default in a child.

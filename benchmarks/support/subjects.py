@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import urllib.request
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from benchmarks.support.debezium import TUNINGS, Debezium
 from benchmarks.support.outbox import DEBEZIUM_TOPIC, Outbox, wait
+from benchmarks.support.processes import cpu_seconds, memory
 from pipeline.stack.component import component_process
+from pipeline.stack.readiness import says_ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +74,7 @@ class OurConnector:
     def _is_ready(self) -> bool:
         if not self._process.is_running:
             raise SystemExit(f"the connector ended\n{self._process.log_tail()}")
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/readyz", timeout=5) as response:
-                return bool(response.status == 200)
-        except OSError:
-            return False
+        return says_ready(self._port)
 
 
 class RealDebezium:
@@ -124,8 +119,4 @@ class RealDebezium:
 
 
 def usage_of(pid: int) -> Usage:
-    process = Path(f"/proc/{pid}")
-    fields = (process / "stat").read_text().rpartition(")")[2].split()
-    status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines() if ":" in line)
-    ticks = int(fields[11]) + int(fields[12])
-    return Usage(ticks / os.sysconf("SC_CLK_TCK"), int(status["VmHWM"].split()[0]) / 1024)
+    return Usage(cpu_seconds(pid), memory(pid).peak)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import subprocess
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -16,13 +15,12 @@ from pipeline.stack.errors import StackError
 from pipeline.stack.login_roles import LOGIN_OF_COMPONENT, create_login_roles
 from pipeline.stack.ports import HOST, free_ports
 from pipeline.stack.process_identity import end_all
-from pipeline.stack.readiness import wait_ready
+from pipeline.stack.readiness import says_ready, wait_ready
 from pipeline.stack.run_file import Part, RunRecord
 
 PARTS = (*SERVERS, *COMPONENTS)
 PREPARE_SECONDS = 180.0
 READY_SECONDS = 90.0
-PROBE_SECONDS = 2.0
 # Longer than a worker's drain, which is 30 s by default.
 COMPONENT_STOP_SECONDS = 40.0
 
@@ -155,7 +153,7 @@ class DevelopmentStack:
             self._components.append(process)
             process.start()
         for process, health_port in zip(self._components, health_ports, strict=True):
-            wait_ready(process, partial(_says_ready, health_port), READY_SECONDS)
+            wait_ready(process, partial(says_ready, health_port), READY_SECONDS)
 
     def _run_program(self, settings: Mapping[str, object], *arguments: str) -> None:
         environment = program_environment(settings, inherit_settings=self._given_settings is None)
@@ -187,15 +185,3 @@ def part_of(process: ChildProcess) -> Part:
     if identity is None:
         raise StackError(process.death_note())
     return Part(identity.pid, identity.started, int(process.command.stop_signal), str(process.command.log))
-
-
-def _says_ready(port: int) -> bool:
-    # Not urllib, which would ask the proxy that the environment names.
-    connection = http.client.HTTPConnection(HOST, port, timeout=PROBE_SECONDS)
-    try:
-        connection.request("GET", "/readyz")
-        return connection.getresponse().status == http.client.OK
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()

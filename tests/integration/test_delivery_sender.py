@@ -160,6 +160,8 @@ async def test_the_name_stays_in_host_while_the_connection_goes_to_a_checked_add
 
 
 async def test_proxies_of_the_environment_are_ignored(monkeypatch):
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     async with listening(answering(OK)) as port:
