@@ -16,7 +16,7 @@ import pytest
 
 from tests.fixtures.components import StartComponent
 from tests.support.delivery_world import PARTITIONS, Received, Reply, World, opened, wait_until
-from tests.support.program import Outrider, program
+from tests.support.program import Outrider
 
 ROUNDS = 3
 DESTINATIONS = [f"d{number}" for number in range(12)]  # enough to share every partition
@@ -34,16 +34,6 @@ def world(database: str, bootstrap_servers: str, topic_prefix: str) -> Iterator[
         for name in DESTINATIONS:
             world.add_destination(name, timeout_seconds=10, retry_first_delay_seconds=0.05, retry_factor=1)
         yield world
-
-
-@pytest.fixture
-def outrider(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    settings_values: dict[str, object],
-    role_dsns: dict[str, str],
-) -> Outrider:
-    return program(monkeypatch, capsys, **{**settings_values, "postgres_dsn": role_dsns["operator"]})
 
 
 @contextmanager

@@ -19,12 +19,6 @@ OLD, NEW = new_key("old"), new_key("new")
 
 
 @pytest.fixture
-def connection(database):
-    with psycopg.connect(database, autocommit=True) as connection:
-        yield connection
-
-
-@pytest.fixture
 def make(monkeypatch, capsys, database):
     """A program with these keys; the destination acme is there."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -25,22 +24,6 @@ def world(settings_values: dict[str, object], role_dsns: dict[str, str]) -> Conn
     world = world_of(settings_values, postgres_dsn=role_dsns["connector"])
     world.create_topics()
     return world
-
-
-@pytest.fixture
-def connection(database: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(database, autocommit=True) as connection:
-        yield connection
-
-
-@pytest.fixture
-def outrider(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    settings_values: dict[str, object],
-    role_dsns: dict[str, str],
-) -> Outrider:
-    return program(monkeypatch, capsys, **{**settings_values, "postgres_dsn": role_dsns["operator"]})
 
 
 @pytest.fixture

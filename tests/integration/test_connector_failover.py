@@ -32,12 +32,6 @@ def world(settings_values: dict[str, object]) -> ConnectorWorld:
     return world
 
 
-@pytest.fixture
-def connection(database: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(database, autocommit=True) as connection:
-        yield connection
-
-
 class Standby:
     """A copy of the session's server that follows it until it is told not to, and can be promoted."""
 

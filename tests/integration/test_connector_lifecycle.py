@@ -5,7 +5,6 @@ read_committed reader ends with every committed row once.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -37,12 +36,6 @@ def world(settings_values: dict[str, object], role_dsns: dict[str, str]) -> Conn
     world = world_of(settings_values, postgres_dsn=role_dsns["connector"])
     world.create_topics()
     return world
-
-
-@pytest.fixture
-def connection(database: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(database, autocommit=True) as connection:
-        yield connection
 
 
 def publish_and_stop(world: ConnectorWorld, connection: psycopg.Connection) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -17,12 +16,6 @@ from tests.support.program import Outrider, program
 @pytest.fixture
 def world(settings_values: dict[str, object]) -> ConnectorWorld:
     return world_of(settings_values)
-
-
-@pytest.fixture
-def connection(database: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(database, autocommit=True) as connection:
-        yield connection
 
 
 @pytest.fixture

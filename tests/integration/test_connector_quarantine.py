@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import psycopg
@@ -18,7 +17,7 @@ from tests.support.connector_world import (
     wait_until,
     world_of,
 )
-from tests.support.program import Outrider, program
+from tests.support.program import Outrider
 from topics.admin import TopicAdmin
 from topics.declarations import declare_topics
 from topics.difference import differences
@@ -34,22 +33,6 @@ def world(settings_values: dict[str, object], role_dsns: dict[str, str]) -> Conn
     world.create_topics()
     set_dispatch_limit(world, SMALL)
     return world
-
-
-@pytest.fixture
-def connection(database: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(database, autocommit=True) as connection:
-        yield connection
-
-
-@pytest.fixture
-def outrider(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    settings_values: dict[str, object],
-    role_dsns: dict[str, str],
-) -> Outrider:
-    return program(monkeypatch, capsys, **{**settings_values, "postgres_dsn": role_dsns["operator"]})
 
 
 def set_dispatch_limit(world: ConnectorWorld, limit: int) -> None:

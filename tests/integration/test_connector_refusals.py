@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -26,12 +24,6 @@ EXIT_SECONDS = 60.0
 @pytest.fixture
 def world(settings_values: dict[str, object]) -> ConnectorWorld:
     return world_of(settings_values)
-
-
-@pytest.fixture
-def connection(database: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(database, autocommit=True) as connection:
-        yield connection
 
 
 def refusal(component: StartComponent, **settings: object) -> str:

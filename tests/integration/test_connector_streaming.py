@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from datetime import datetime
 
 import psycopg
@@ -28,12 +27,6 @@ def world(settings_values: dict[str, object]) -> ConnectorWorld:
     world = world_of(settings_values)
     world.create_topics()
     return world
-
-
-@pytest.fixture
-def connection(database: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(database, autocommit=True) as connection:
-        yield connection
 
 
 def test_invariant_5_a_dispatch_carries_the_admitted_bytes_and_every_header(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 
 import psycopg
@@ -12,6 +10,7 @@ import pytest
 from pipeline.stack.child_process import ChildProcess
 from pipeline.stack.ports import free_ports
 from tests.fixtures.components import StartComponent
+from tests.support.health import get
 from tests.support.ledger_rows import add_delivery, add_destination, connect, delivery, scalar, wait_until
 
 PAST = "2020-01-01T00:00:00Z"
@@ -31,18 +30,8 @@ def health_port() -> int:
     return port
 
 
-def ask(port: int, path: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-    except OSError:
-        return 0, ""
-
-
 def wait_until_ready(port: int) -> None:
-    wait_until(lambda: ask(port, "/readyz")[0] == 200, "the reconciler is ready")
+    wait_until(lambda: get(port, "/readyz")[0] == 200, "the reconciler is ready")
 
 
 def wait_for_state(connection: psycopg.Connection, delivery_id: str, state: str) -> None:
@@ -80,7 +69,7 @@ def test_a_notify_for_nothing_does_nothing(
 
     def seen() -> bool:
         connection.execute("notify outrider_wakeup, 'due: everything'")
-        return 'woken_by="notify"' in ask(health_port, "/metrics")[1]
+        return 'woken_by="notify"' in get(health_port, "/metrics")[1]
 
     wait_until(seen, "a pass woken by NOTIFY")
     assert scalar(connection, "select count(*) from outrider.run") == 0
@@ -134,8 +123,8 @@ def test_a_database_that_refuses_makes_it_unready_and_not_dead(
                 "like 'outrider reconciler%%'",
                 (name,),
             )
-            wait_until(lambda: ask(health_port, "/readyz")[0] == 503, "it is not ready", 60)
-            assert ask(health_port, "/livez")[0] == 200
+            wait_until(lambda: get(health_port, "/readyz")[0] == 503, "it is not ready", 60)
+            assert get(health_port, "/livez")[0] == 200
             assert reconciler.is_running
         finally:
             admin.execute(f'alter database "{name}" allow_connections true'.encode())

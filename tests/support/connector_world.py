@@ -123,7 +123,7 @@ def world_of(values: dict[str, object], **changes: object) -> ConnectorWorld:
 
 
 def read_committed(bootstrap_servers: str, topic: str) -> list[Read]:
-    """Every committed record of the topic, to the end of each partition at the time of the call."""
+    """Every committed record of the topic, to the end of each partition at the time of the call, one after the other."""
     consumer = _reader(bootstrap_servers)
     records: list[Read] = []
     try:
@@ -140,7 +140,7 @@ def read_committed(bootstrap_servers: str, topic: str) -> list[Read]:
                     partitions.discard(message.partition())
     finally:
         consumer.close()
-    return records
+    return sorted(records, key=lambda record: (record.partition, record.offset))
 
 
 def _end(consumer: Consumer, place: TopicPartition) -> int:
