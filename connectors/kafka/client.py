@@ -8,8 +8,9 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
-from connectors.errors import ConfigurationError, ConnectorError, KafkaUnavailableError, one_line
+from connectors.errors import ConfigurationError, ConnectorError, KafkaUnavailableError, MissingTopicError, one_line
 
 ADMIN_TIMEOUT_SECONDS: Final = 10.0
 WAIT_SECONDS: Final = 0.5
@@ -53,6 +54,22 @@ class ClientErrors:
         """A client's configuration; its own log lines are off, because this object reports the errors."""
         return {**kafka, "log_level": 2, "error_cb": self, **more}
 
+    def configure_reader(self, kafka: Mapping[str, Any], topic: str, **more: Any) -> dict[str, Any]:
+        """Of a consumer that reads committed records in no group, and says where they end."""
+        return self.configure(
+            kafka,
+            **{
+                # Needed by the client, never used: offsets are neither stored nor committed.
+                "group.id": f"{topic}.reader",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                **more,
+            },
+        )
+
     def explain(self, what: str, error: KafkaError | None) -> ConnectorError:
         """The error to raise after a call failed with ``error`` (None: it got no answer)."""
         if self._login is not None:
@@ -72,6 +89,32 @@ def kafka_error(exception: KafkaException) -> KafkaError:
     """The error inside the exception."""
     error: KafkaError = exception.args[0]
     return error
+
+
+class TopicQuestions:
+    """An admin client, and what its answers about topics mean here."""
+
+    def __init__(self, kafka: Mapping[str, Any], while_waiting: Callable[[], None]) -> None:
+        self.errors = ClientErrors()
+        self.admin = AdminClient(self.errors.configure(kafka))
+        self._while_waiting = while_waiting
+
+    def answer(self, future: Future[Any], topic: str, what: str) -> Any:
+        """A call's result; ``what`` is what the brokers were asked to do with the topic.
+
+        Raises MissingTopicError, ConfigurationError where they refuse, TransientError where they do not answer.
+        """
+        try:
+            return admin_result(future, self._while_waiting)
+        except KafkaException as exception:
+            error = kafka_error(exception)
+            if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise MissingTopicError(topic) from None
+            # Lets the client tell what it knows of the connection.
+            self.admin.poll(0)
+            raise self.errors.explain(f"{what} topic {topic}", error) from None
+        except TimeoutError:
+            raise self.errors.explain(f"{what} topic {topic}", None) from None
 
 
 def admin_result(future: Future[Any], while_waiting: Callable[[], None]) -> Any:

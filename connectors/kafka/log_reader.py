@@ -16,10 +16,10 @@ from confluent_kafka import (
     Message,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # public, but not declared so
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # public, but not declared so
 
-from connectors.errors import KafkaUnavailableError, MissingTopicError
-from connectors.kafka.client import ADMIN_TIMEOUT_SECONDS, ClientErrors, admin_result, kafka_error
+from connectors.errors import KafkaUnavailableError
+from connectors.kafka.client import ADMIN_TIMEOUT_SECONDS, ClientErrors, TopicQuestions, kafka_error
 
 _POLL_SECONDS: Final = 0.5
 _BATCH: Final = 500
@@ -30,22 +30,13 @@ _FETCH_WAIT_MS: Final = 500
 def end_offset(kafka: Mapping[str, Any], topic: str, while_waiting: Callable[[], None]) -> int:
     """One past the last record, including those of transactions that are still open."""
     partition = TopicPartition(topic, 0)
-    errors = ClientErrors()
-    admin = AdminClient(errors.configure(kafka))
-    futures = admin.list_offsets(
+    questions = TopicQuestions(kafka, while_waiting)
+    futures = questions.admin.list_offsets(
         {partition: OffsetSpec.latest()},  # type: ignore[no-untyped-call]
         isolation_level=IsolationLevel.READ_UNCOMMITTED,
         request_timeout=ADMIN_TIMEOUT_SECONDS,
     )
-    try:
-        return int(admin_result(futures[partition], while_waiting).offset)
-    except KafkaException as exception:
-        error = kafka_error(exception)
-        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            raise MissingTopicError(topic) from None
-        raise errors.explain(f"tell the end of topic {topic}", error) from None
-    except TimeoutError:
-        raise errors.explain(f"tell the end of topic {topic}", None) from None
+    return int(questions.answer(futures[partition], topic, "tell the end of").offset)
 
 
 class LogReader:
@@ -65,19 +56,10 @@ class LogReader:
         self._while_waiting = while_waiting
         self._errors = ClientErrors()
         self._consumer = Consumer(
-            self._errors.configure(
+            self._errors.configure_reader(
                 kafka,
-                **{
-                    # Needed by the client, never used: offsets are neither stored nor committed.
-                    "group.id": f"{topic}.reader",
-                    "enable.auto.commit": False,
-                    "enable.auto.offset.store": False,
-                    "isolation.level": "read_committed",
-                    "enable.partition.eof": True,
-                    "auto.offset.reset": "earliest",
-                    "fetch.wait.max.ms": fetch_wait_ms,
-                    "queued.max.messages.kbytes": _QUEUED_KIB,
-                },
+                topic,
+                **{"fetch.wait.max.ms": fetch_wait_ms, "queued.max.messages.kbytes": _QUEUED_KIB},
             )
         )
 

@@ -18,11 +18,11 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]  # as documented
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]  # as documented
 
-from connectors.errors import MissingTopicError, TransientError
-from connectors.kafka.client import ADMIN_TIMEOUT_SECONDS, ClientErrors, admin_result, kafka_error
+from connectors.errors import TransientError
+from connectors.kafka.client import ADMIN_TIMEOUT_SECONDS, TopicQuestions
 from connectors.kafka.committer import Committer
 from connectors.kafka.position import Position, encode_position, position_key
 from connectors.kafka.transactions import BUFFER_KIB, CALL_SECONDS, RecordTooLargeError, TransactionalProducer
@@ -46,22 +46,12 @@ def record_bytes_max(
     Raises MissingTopicError for the first that does not exist, TransientError where Kafka does not answer,
     ConfigurationError where it refuses to.
     """
-    errors = ClientErrors()
-    admin = AdminClient(errors.configure(kafka))
+    questions = TopicQuestions(kafka, while_waiting)
     wanted = {topic: ConfigResource(ResourceType.TOPIC, topic) for topic in sorted(set(topics))}
-    futures = admin.describe_configs(list(wanted.values()), request_timeout=ADMIN_TIMEOUT_SECONDS)
+    futures = questions.admin.describe_configs(list(wanted.values()), request_timeout=ADMIN_TIMEOUT_SECONDS)
     limits: dict[str, int] = {}
     for topic, resource in wanted.items():
-        try:
-            config = admin_result(futures[resource], while_waiting)
-        except KafkaException as exception:
-            error = kafka_error(exception)
-            if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise MissingTopicError(topic) from None
-            admin.poll(0)
-            raise errors.explain(f"describe topic {topic}", error) from None
-        except TimeoutError:
-            raise errors.explain(f"describe topic {topic}", None) from None
+        config = questions.answer(futures[resource], topic, "describe")
         topic_max = min(int(config["max.message.bytes"].value), BUFFER_KIB * 1024 // 4)
         limits[topic] = max(1, topic_max - FRAMING_BYTES)
     return limits

@@ -9,14 +9,13 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not declared so
-    AdminClient,
     ConfigResource,
     OffsetSpec,
     ResourceType,
 )
 
-from connectors.errors import KafkaUnavailableError, MissingTopicError
-from connectors.kafka.client import ADMIN_TIMEOUT_SECONDS, ClientErrors, admin_result, kafka_error
+from connectors.errors import KafkaUnavailableError
+from connectors.kafka.client import ADMIN_TIMEOUT_SECONDS, ClientErrors, TopicQuestions, kafka_error
 
 # A topic that gives nothing more for so long, short of its end, hangs behind a transaction that nobody ends.
 PROGRESS_SECONDS: Final = 60.0
@@ -56,29 +55,16 @@ def topic_extents(
     """Raises MissingTopicError for one that does not exist, TransientError where Kafka does not answer,
     ConfigurationError where it refuses to.
     """
-    errors = ClientErrors()
-    admin = AdminClient(errors.configure(kafka))
+    questions = TopicQuestions(kafka, while_waiting)
     names = sorted(set(topics))
 
-    def result(future: Any, topic: str, what: str) -> Any:
-        try:
-            return admin_result(future, while_waiting)
-        except KafkaException as exception:
-            error = kafka_error(exception)
-            if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise MissingTopicError(topic) from None
-            admin.poll(0)
-            raise errors.explain(f"{what} topic {topic}", error) from None
-        except TimeoutError:
-            raise errors.explain(f"{what} topic {topic}", None) from None
-
     resources = {topic: ConfigResource(ResourceType.TOPIC, topic) for topic in names}
-    described = admin.describe_configs(list(resources.values()), request_timeout=ADMIN_TIMEOUT_SECONDS)
-    configs = {topic: result(described[resource], topic, "describe") for topic, resource in resources.items()}
+    described = questions.admin.describe_configs(list(resources.values()), request_timeout=ADMIN_TIMEOUT_SECONDS)
+    configs = {topic: questions.answer(described[resource], topic, "describe") for topic, resource in resources.items()}
     try:
-        metadata = admin.list_topics(timeout=ADMIN_TIMEOUT_SECONDS).topics
+        metadata = questions.admin.list_topics(timeout=ADMIN_TIMEOUT_SECONDS).topics
     except KafkaException as exception:
-        raise errors.explain("list topics", kafka_error(exception)) from None
+        raise questions.errors.explain("list topics", kafka_error(exception)) from None
     partitions = {topic: sorted(metadata[topic].partitions) for topic in names if topic in metadata}
     for topic in names:
         # A broker that lags behind must not make a topic look as if nothing had ever been written to it.
@@ -87,14 +73,13 @@ def topic_extents(
 
     def offsets(spec: OffsetSpec) -> dict[str, dict[int, int]]:
         asked = {TopicPartition(topic, number): spec for topic in names for number in partitions[topic]}
-        futures = admin.list_offsets(
+        futures = questions.admin.list_offsets(
             asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=ADMIN_TIMEOUT_SECONDS
         )
         found: dict[str, dict[int, int]] = {topic: {} for topic in names}
         for partition, future in futures.items():
-            found[partition.topic][partition.partition] = int(
-                result(future, partition.topic, "tell the ends of").offset
-            )
+            answer = questions.answer(future, partition.topic, "tell the ends of")
+            found[partition.topic][partition.partition] = int(answer.offset)
         return found
 
     starts = offsets(OffsetSpec.earliest())  # type: ignore[no-untyped-call]
@@ -126,16 +111,10 @@ def read_records(
     """
     errors = ClientErrors()
     consumer = Consumer(
-        errors.configure(
+        errors.configure_reader(
             kafka,
+            extent.topic,
             **{
-                # Needed by the client, never used: offsets are neither stored nor committed.
-                "group.id": f"{extent.topic}.reader",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "auto.offset.reset": "earliest",
                 # What is fetched ahead is bounded by number too: compressed records are many in few bytes.
                 "queued.min.messages": BATCH_RECORDS,
                 "queued.max.messages.kbytes": QUEUED_KIB,

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from tests.fixtures.databases import fresh_database
+from tests.fixtures.databases import fresh_database, make_partitions_of_today
 
 
 @pytest.fixture(scope="module")
 def module_database(postgres_dsn: str, migrated_template: str) -> Iterator[str]:
     """Superuser's DSN of a database with every migration applied, shared by the module's tests."""
     with fresh_database(postgres_dsn, template=migrated_template) as dsn:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            make_partitions_of_today(connection)
         yield dsn
 
 
