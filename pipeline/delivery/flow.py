@@ -23,7 +23,7 @@ from pipeline.delivery.destination_metrics import DestinationStanding
 from pipeline.delivery.group_commit import ROW_ERRORS, ClosedError
 from pipeline.delivery.lanes import Lanes, Parked, ParkReason
 from pipeline.delivery.ledger_work import LedgerWork
-from pipeline.delivery.quarantine import Headers, Quarantine
+from pipeline.delivery.quarantine import Quarantine
 from pipeline.delivery.sender import Sender
 from pipeline.delivery.spans import Spans
 from pipeline.delivery.stall_watch import StallWatch
@@ -34,6 +34,7 @@ from pipeline.ledger.destinations import Destination
 from pipeline.ledger.pool import Pool
 from pipeline.settings import Settings
 from topics.codecs import RecordError, decode_dispatch, dispatch_identity
+from topics.quarantine_records import Headers
 
 log = structlog.get_logger(__name__)
 

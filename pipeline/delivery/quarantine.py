@@ -7,8 +7,6 @@ takes it, or with a line in the log and a count. It never raises, so that no mes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,71 +17,14 @@ from aiokafka.errors import BrokerResponseError, KafkaError, MessageSizeTooLarge
 from pipeline.delivery import metrics
 from pipeline.delivery.transport import Origin
 from pipeline.settings import Settings
+from topics.quarantine_records import REASON_LENGTH_MAX, Headers, QuarantineRecord, quarantine_records
 
 log = structlog.get_logger(__name__)
 
-Headers = Sequence[tuple[str, bytes | None]]
 RETRY_SECONDS = 1.0
 # Answers in a row that no waiting mends (a missing right, say), each from a producer of its own.
 REFUSALS_MAX = 30
 CLOSE_SECONDS = 5.0
-REASON_LENGTH_MAX = 500
-SMALL_BYTES_MAX = 16 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class QuarantineRecord:
-    """A record as it is sent. The value is never null: a record needs a key or a value, and not each has a key."""
-
-    key: bytes | None
-    value: bytes
-    headers: Headers
-
-
-def quarantine_records(
-    origin: Origin, key: bytes | None, value: bytes | None, headers: Headers, reason: str
-) -> Iterator[QuarantineRecord]:
-    """Records for one message, from the whole of it to nothing but the reason and where it lies.
-
-    What a record leaves out is named, with its size, in its header ``quarantine_left_out``; a null value, which
-    becomes an empty one, is named there too.
-    """
-    where = f"{origin.topic}/{origin.partition}/{origin.offset}"
-    added: list[tuple[str, bytes | None]] = [
-        ("quarantine_reason", reason[:REASON_LENGTH_MAX].encode(errors="replace")),
-        ("quarantine_origin", where.encode()),
-    ]
-    key_bytes, value_bytes = len(key or b""), len(value or b"")
-    headers_bytes = sum(len(name.encode(errors="replace")) + len(content or b"") for name, content in headers)
-    previous = None
-    # The largest key, headers and value that each record keeps.
-    for small_max, value_max in ((None, None), (SMALL_BYTES_MAX, None), (SMALL_BYTES_MAX, SMALL_BYTES_MAX), (-1, -1)):
-        keeps_key = small_max is None or key_bytes <= small_max
-        keeps_headers = small_max is None or headers_bytes <= small_max
-        keeps_value = value_max is None or value_bytes <= value_max
-        if (keeps_key, keeps_headers, keeps_value) == previous:
-            continue
-        previous = (keeps_key, keeps_headers, keeps_value)
-        left_out = [
-            f"{name}: {size} bytes"
-            for name, size, is_kept in (
-                ("key", key_bytes, keeps_key),
-                ("headers", headers_bytes, keeps_headers),
-                ("value", value_bytes, keeps_value),
-            )
-            if size and not is_kept
-        ]
-        if value is None:
-            left_out.append("value: null")
-        yield QuarantineRecord(
-            key=key if keeps_key else None,
-            value=value if keeps_value and value is not None else b"",
-            headers=[
-                *(headers if keeps_headers else ()),
-                *added,
-                *([("quarantine_left_out", ", ".join(left_out).encode())] if left_out else ()),
-            ],
-        )
 
 
 class Quarantine:
@@ -111,7 +52,7 @@ class Quarantine:
         where = f"{origin.topic}/{origin.partition}/{origin.offset}"
         log.error("message quarantined", message_at=where, reason=reason[:REASON_LENGTH_MAX])
         try:
-            for record in quarantine_records(origin, key, value, headers, reason):
+            for record in quarantine_records(where, key, value, headers, reason):
                 if await self._store(record, where):
                     return
         except Exception:  # whatever it is, a message must not end its reader

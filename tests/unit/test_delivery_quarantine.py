@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.delivery.quarantine import SMALL_BYTES_MAX, QuarantineRecord, quarantine_records
-from pipeline.delivery.transport import Origin
+from topics.quarantine_records import SMALL_BYTES_MAX, QuarantineRecord, quarantine_records
 
-ORIGIN = Origin("t", 1, 7, 42)
+ORIGIN = "t/1/42"
 LARGE = SMALL_BYTES_MAX + 1
 
 
