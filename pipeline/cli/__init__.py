@@ -32,7 +32,9 @@ COMMAND_MODULES = (
     "secrets_commands",
     "delivery_commands",
     "reconcile_commands",
+    "source_commands",
     "offsets_commands",
+    "replay_commands",
     "runs_commands",
     "settings_commands",
 )

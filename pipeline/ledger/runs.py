@@ -84,6 +84,11 @@ def close_run(
         )
 
 
+def count_run(connection: psycopg.Connection, run_id: UUID, counts: Mapping[str, Any]) -> None:
+    """What an open run has done so far, in the caller's transaction."""
+    connection.execute(query("reconcile", "count_run"), {"run_id": run_id, "counts": Jsonb(counts)})
+
+
 def find_run(connection: psycopg.Connection, run_id: UUID) -> Run | None:
     cursor = connection.cursor(row_factory=class_row(Run))
     return cursor.execute(query("runs", "one_run"), {"run_id": run_id}).fetchone()
@@ -105,6 +110,18 @@ def alone(connection: psycopg.Connection, what: str, name: str) -> Iterator[None
     cursor = connection.cursor(row_factory=scalar_row)
     if not cursor.execute(query("runs", "lock_act"), parameters).fetchone():
         raise BusyError(f"someone else is at work on {what} {name}: wait until that is over")
+    try:
+        yield
+    finally:
+        if not connection.closed and not connection.broken:
+            connection.execute(query("runs", "unlock_act"), parameters)
+
+
+@contextmanager
+def in_turn(connection: psycopg.Connection, what: str, name: str) -> Iterator[None]:
+    """As `alone`, but waits for its turn, as long as the session lets a statement run."""
+    parameters = {"what": what, "name": name}
+    connection.execute(query("runs", "await_act"), parameters)
     try:
         yield
     finally:

@@ -24,6 +24,10 @@ ALLOWED = {
         }
         for name in COMPONENTS
     },
+    # Reads groups and logs as offsets does.
+    "pipeline.replay": {
+        *("pipeline.replay", "pipeline.offsets", "pipeline.ledger", "pipeline.core", "pipeline.settings", "topics"),
+    },
     "pipeline.settings": {"pipeline.core", "topics"},
     "pipeline.logs": set[str](),
     "pipeline.health": set[str](),

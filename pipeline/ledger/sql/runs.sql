@@ -48,5 +48,9 @@ limit %(limit)s
 -- Held by the session: one act at a time on a thing that is not in the database.
 select pg_try_advisory_lock(hashtext('outrider ' || %(what)s), hashtext(%(name)s))
 
+-- name: await_act
+-- As lock_act, when it is free.
+select pg_advisory_lock(hashtext('outrider ' || %(what)s), hashtext(%(name)s))
+
 -- name: unlock_act
 select pg_advisory_unlock(hashtext('outrider ' || %(what)s), hashtext(%(name)s))

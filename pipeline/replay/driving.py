@@ -1,0 +1,119 @@
+"""Driving a run: from what was selected to the last dispatch, in transactions each of which may be the last.
+
+The run row has the phase, the cursors and what is wished. Whoever drives holds the run's lock in the session in which
+all of it happens, so two processes never drive one run, and one that was killed leaves nothing behind but a run that
+goes on where its last transaction ended.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import msgspec
+import psycopg
+
+from pipeline.ledger import replay as ledger_replay
+from pipeline.ledger.replay import Phase, Wish
+from pipeline.ledger.runs import Run, alone, close_run, find_run
+from pipeline.replay.dispatching import Dispatching
+from pipeline.replay.errors import ReplayError
+from pipeline.replay.plan import Plan, checked_plan
+from pipeline.replay.progress import Progress
+from pipeline.replay.selecting import LedgerSelecting, TopicSelecting
+from pipeline.settings import Settings
+
+KIND = "replay"
+PAUSE_LOOK_SECONDS = 0.5
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a drive ended: the run is done or cancelled."""
+
+    run_id: UUID
+    outcome: str
+    progress: Progress
+
+
+@dataclass(slots=True)
+class Driver:
+    """One process at work on one run."""
+
+    settings: Settings
+    ledger: psycopg.Connection
+    run_id: UUID
+    plan: Plan
+    say: Say
+    report: Callable[[Progress], None]
+    name: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}")
+
+    def drive(self) -> Ended:
+        """Until the run is over. Raises BusyError where another process drives it, ReplayError, or KeyboardInterrupt,
+        after which the run can be driven on."""
+        with alone(self.ledger, KIND, str(self.run_id)):
+            try:
+                return self._drive()
+            finally:
+                if not self.ledger.closed and not self.ledger.broken:
+                    ledger_replay.leave(self.ledger, self.run_id, self.name)
+
+    def _drive(self) -> Ended:
+        progress = Progress.of(self.ledger, self.run_id)
+        is_told = False
+        while True:
+            wish, phase = self._look()
+            if wish == "cancel":
+                return self._end(progress, "cancelled")
+            if wish == "pause":
+                if not is_told:
+                    self.say(f"paused; outrider replay resume {self.run_id} goes on")
+                is_told = True
+                time.sleep(PAUSE_LOOK_SECONDS)
+                continue
+            is_told = False
+            if phase == "dispatch":
+                if Dispatching(self.ledger, self.run_id, self.plan, self.name, progress, self.report).work():
+                    return self._end(progress, "done")
+            elif self._selecting(progress).work():
+                with self.ledger.transaction():
+                    ledger_replay.enter_phase(self.ledger, self.run_id, "dispatch")
+
+    def _selecting(self, progress: Progress) -> TopicSelecting | LedgerSelecting:
+        kind = TopicSelecting if self.plan.source == "topic" else LedgerSelecting
+        return kind(self.settings, self.ledger, self.run_id, self.plan, self.name, progress, self.report)
+
+    def _look(self) -> tuple[Wish, Phase]:
+        found = ledger_replay.drive(self.ledger, self.run_id, self.name)
+        if found is None:
+            raise ReplayError(f"run {self.run_id} is over: outrider replay status {self.run_id}")
+        return found
+
+    def _end(self, progress: Progress, outcome: str) -> Ended:
+        end_run(self.ledger, self.run_id, progress, cancelled=outcome == "cancelled")
+        self.report(progress)
+        return Ended(self.run_id, outcome, progress)
+
+
+def end_run(ledger: psycopg.Connection, run_id: UUID, progress: Progress, *, cancelled: bool) -> None:
+    with ledger.transaction():
+        ledger_replay.enter_phase(ledger, run_id, "over")
+        error = "cancelled" if cancelled else None
+        close_run(ledger, run_id, after=None, counts=progress.counts(), error=error)
+
+
+def run_of(ledger: psycopg.Connection, run_id: UUID) -> tuple[Run, Plan]:
+    """The run and the plan that it goes by. Raises ReplayError."""
+    run = find_run(ledger, run_id)
+    if run is None or run.kind != KIND:
+        raise ReplayError(f"no replay {run_id}: see outrider runs list --kind {KIND}")
+    try:
+        return run, checked_plan(msgspec.json.encode(run.before))
+    except ReplayError as error:
+        raise ReplayError(f"the plan of run {run_id} {error}") from None

@@ -1,0 +1,57 @@
+"""Files of delivery ids, one a line: read as they stand, however long they are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipeline.replay.errors import ReplayError
+from pipeline.replay.plan import IdList
+from topics.codecs import IDENTITY_BYTES_MAX
+
+SEEN_BYTES = 8
+"""Of a digest that tells ids apart within a file."""
+
+
+def read_ids(path: Path) -> Iterator[str]:
+    """Each id once, in the order of the file. Raises ReplayError.
+
+    Which ids came already is known by 8 bytes of a digest, so a list of a million takes some 60 MB at most.
+    """
+    seen = set[bytes]()
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                content = line.strip()
+                if not content:
+                    continue
+                if len(content) > IDENTITY_BYTES_MAX or b"\0" in content:
+                    raise ReplayError(f"{path} line {number} is no delivery's id")
+                mark = hashlib.blake2b(content, digest_size=SEEN_BYTES).digest()
+                if mark not in seen:
+                    seen.add(mark)
+                    yield content.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ReplayError(f"{path} cannot be read: {error}") from None
+
+
+def describe(path: Path, ids: int) -> IdList:
+    """Raises ReplayError."""
+    return IdList(path=str(path.resolve()), sha256=_digest(path), ids=ids)
+
+
+def check_unchanged(listed: IdList) -> Path:
+    """Raises ReplayError where the file is not the one that was planned with."""
+    path = Path(listed.path)
+    if _digest(path) != listed.sha256:
+        raise ReplayError(f"{path} has changed since the plan: plan again")
+    return path
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ReplayError(f"{path} cannot be read: {error.strerror}") from None

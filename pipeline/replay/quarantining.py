@@ -1,0 +1,153 @@
+"""Messages that a replay cannot take go where a worker puts them, unless they are there already.
+
+An entry is known by where its message lies. One run after another reads what the topic has, under a lock that all runs
+share, before it adds something; a crash between adding and the cursor's move therefore adds nothing twice.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+import psycopg
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from pipeline.ledger.runs import in_turn
+from pipeline.offsets.kafka_groups import KafkaGroups
+from pipeline.offsets.places import Place, Stretch
+from pipeline.replay.dispatch_messages import Refused
+from pipeline.replay.errors import ReplayError
+from pipeline.replay.topic_scan import TopicScan, headers_of
+from topics.quarantine_records import ORIGIN_HEADER, quarantine_records
+from topics.security import KafkaConnection
+
+FLUSH_SECONDS: Final = 30.0
+READER_GROUP: Final = "outrider-replay-reader"  # the client wants one; nothing is joined or committed
+
+
+class Origins:
+    """Offsets of messages that are in quarantine, 8 bytes for each, of the partitions that a run reads."""
+
+    def __init__(self, stretches: Mapping[Place, Stretch]) -> None:
+        self._stretches = stretches
+        self._offsets = {place: array("q") for place in stretches}
+
+    def add(self, place: Place, offset: int) -> None:
+        stretch = self._stretches.get(place)
+        if stretch is None or not stretch.start <= offset < stretch.end:
+            return
+        known = self._offsets[place]
+        at = bisect_left(known, offset)
+        if at == len(known) or known[at] != offset:
+            known.insert(at, offset)
+
+    def has(self, place: Place, offset: int) -> bool:
+        known = self._offsets.get(place, array("q"))
+        at = bisect_left(known, offset)
+        return at < len(known) and known[at] == offset
+
+
+class Quarantining:
+    """Use it with ``with``. Opens nothing before there is something to put away."""
+
+    def __init__(self, kafka: KafkaConnection, topic: str, stretches: Mapping[Place, Stretch]) -> None:
+        self._kafka = kafka
+        self._topic = topic
+        self._known = Origins(stretches)
+        self._read_to: dict[Place, int] = {}
+        self._producer: Producer | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._producer is not None:
+            self._producer.flush(FLUSH_SECONDS)
+
+    def put(self, ledger: psycopg.Connection, refused: Sequence[Refused]) -> None:
+        """Return when all of them are there. Raises ReplayError."""
+        if not refused:
+            return
+        with in_turn(ledger, "replay quarantine", self._topic):
+            self._read_on()
+            for entry in refused:
+                offset = entry.message.offset()
+                if offset is not None and not self._known.has(entry.place, offset):
+                    self._store(entry, f"{entry.place.topic}/{entry.place.partition}/{offset}")
+                    self._known.add(entry.place, offset)
+
+    def _read_on(self) -> None:
+        groups = KafkaGroups(self._kafka)
+        bounds = groups.bounds(groups.partitions([self._topic]))
+        stretches = {
+            place: Stretch(max(bound.start, self._read_to.get(place, 0)), bound.stable_end)
+            for place, bound in bounds.items()
+        }
+        with TopicScan(self._kafka, READER_GROUP, stretches) as scan:
+            for batch in scan.batches():
+                for _, message in batch.messages:
+                    origin = _origin_of(message)
+                    if origin is not None:
+                        self._known.add(*origin)
+                self._read_to |= batch.reached
+
+    def _store(self, entry: Refused, where: str) -> None:
+        """As whole as the topic takes it."""
+        message = entry.message
+        try:
+            headers = headers_of(message)
+        except (ValueError, SystemError):
+            headers = []
+        for record in quarantine_records(where, message.key(), message.value(), headers, entry.reason):
+            error = self._produce(record.key, record.value, list(record.headers))
+            if error is None:
+                return
+            if error.code() != KafkaError.MSG_SIZE_TOO_LARGE:
+                raise ReplayError(f"{self._topic} does not take {where}: {' '.join(error.str().split())}")
+        raise ReplayError(f"{self._topic} takes no record about {where}: raise its max.message.bytes")
+
+    def _produce(
+        self, key: bytes | None, value: bytes, headers: list[tuple[str, str | bytes | None]]
+    ) -> KafkaError | None:
+        if self._producer is None:
+            self._producer = Producer(
+                {
+                    **self._kafka.librdkafka(),
+                    "enable.idempotence": True,
+                    # The broker's limit decides, not this client's.
+                    "message.max.bytes": 1_000_000_000,
+                    "linger.ms": 0,
+                    "log_level": 0,
+                }
+            )
+        answers: list[KafkaError | None] = []
+        try:
+            self._producer.produce(
+                self._topic,
+                key=key,
+                value=value,
+                headers=headers,
+                on_delivery=lambda error, message: answers.append(error),
+            )
+        except KafkaException as exception:
+            error: KafkaError = exception.args[0]
+            return error
+        if self._producer.flush(FLUSH_SECONDS) or not answers:
+            raise ReplayError(f"{self._topic} did not take a message within {FLUSH_SECONDS:g} s")
+        return answers[0]
+
+
+def _origin_of(message: Message) -> tuple[Place, int] | None:
+    try:
+        content = dict(headers_of(message)).get(ORIGIN_HEADER)
+        if content is None:
+            return None
+        topic, partition, offset = content.decode().rsplit("/", 2)
+        return Place(topic, int(partition)), int(offset)
+    except (ValueError, SystemError):
+        return None  # not one of ours

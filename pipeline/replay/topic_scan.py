@@ -1,0 +1,136 @@
+"""Stretches of a topic, read in batches as a read_committed consumer sees them. Memory does not grow with them.
+
+The consumer belongs to the run's own group, so that every tool shows how far it is; what counts is the cursor in the
+ledger, which moves in the transaction that takes a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final, Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from pipeline.offsets.places import Place, Stretch
+from pipeline.replay.errors import ReplayError
+from topics.security import KafkaConnection
+
+BATCH: Final = 2_000
+POLL_SECONDS: Final = 0.2
+QUEUED_KIB: Final = 16 * 1024
+GAP_OFFSETS: Final = 2
+"""Offsets without a message beside each other that are worth a question: one may be a transaction's marker."""
+QUESTION_SECONDS: Final = 10.0
+
+Headers = list[tuple[str, bytes]]
+
+
+@dataclass(slots=True)
+class Batch:
+    """Messages, and how far they bring each partition."""
+
+    messages: list[tuple[Place, Message]] = field(default_factory=list)
+    reached: dict[Place, int] = field(default_factory=dict)
+    removed: dict[Place, int] = field(default_factory=dict)
+    """Offsets that retention took before they were read."""
+
+
+class TopicScan:
+    """Use it with ``with``. Batches may be empty, so that the caller can look up what is wished meanwhile."""
+
+    def __init__(self, connection: KafkaConnection, group: str, stretches: Mapping[Place, Stretch]) -> None:
+        self._stretches = {place: stretch for place, stretch in stretches.items() if stretch.span}
+        self._next = {place: stretch.start for place, stretch in self._stretches.items()}
+        self._consumer = Consumer(_configuration(connection, group))
+
+    def __enter__(self) -> Self:
+        self._consumer.assign([TopicPartition(p.topic, p.partition, s.start) for p, s in self._stretches.items()])
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._consumer.close()
+
+    def batches(self) -> Iterator[Batch]:
+        """Until the end of every stretch. Raises ReplayError."""
+        open_places = set(self._stretches)
+        try:
+            while open_places:
+                batch = Batch()
+                for message in self._consumer.consume(BATCH, POLL_SECONDS):
+                    place = _place(message)
+                    if place in open_places and place is not None and self._take(batch, place, message):
+                        open_places.discard(place)
+                        self._consumer.pause([TopicPartition(place.topic, place.partition)])
+                yield batch
+        except KafkaException as exception:
+            error: KafkaError = exception.args[0]
+            raise ReplayError(f"messages cannot be read: {' '.join(error.str().split())}") from None
+
+    def commit(self, reached: Mapping[Place, int]) -> None:
+        """For others to see; a commit that is lost is made up for by the next."""
+        if reached:
+            self._consumer.commit(
+                offsets=[TopicPartition(p.topic, p.partition, offset) for p, offset in reached.items()],
+                asynchronous=True,
+            )
+
+    def _take(self, batch: Batch, place: Place, message: Message) -> bool:
+        """Account for what the consumer gave; whether the stretch is over."""
+        error, offset = message.error(), message.offset()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            raise KafkaException(error)
+        if offset is None:
+            return False
+        end = self._stretches[place].end
+        if offset - self._next[place] >= GAP_OFFSETS:
+            self._notice_gap(batch, place, min(offset, end))
+        if error is not None or offset >= end:
+            # The end of the stretch, or of what a read_committed reader gets: what was asked for ends there too.
+            self._next[place] = batch.reached[place] = end if offset >= end else max(self._next[place], offset)
+            return True
+        batch.messages.append((place, message))
+        self._next[place] = batch.reached[place] = offset + 1
+        return offset + 1 >= end
+
+    def _notice_gap(self, batch: Batch, place: Place, upto: int) -> None:
+        """What retention has taken between the last message and this one. Markers and aborted messages are not missed."""
+        low, _ = self._consumer.get_watermark_offsets(
+            TopicPartition(place.topic, place.partition), timeout=QUESTION_SECONDS
+        )
+        if taken := max(0, min(low, upto) - self._next[place]):
+            batch.removed[place] = batch.removed.get(place, 0) + taken
+
+
+def headers_of(message: Message) -> Headers:
+    """Raises ValueError where the client cannot make text of a name."""
+    found: Any = message.headers() or []
+    return list(found.items() if isinstance(found, dict) else found)
+
+
+def _place(message: Message) -> Place | None:
+    topic, partition = message.topic(), message.partition()
+    if topic is None or partition is None:
+        error = message.error()
+        if error is not None and error.fatal():
+            raise KafkaException(error)
+        return None  # of the client as a whole, such as a broker that went away: it connects again
+    return Place(topic, partition)
+
+
+def _configuration(connection: KafkaConnection, group: str) -> dict[str, Any]:
+    return {
+        **connection.librdkafka(),
+        "group.id": group,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+        # Retention may take the start of a stretch: what is left still counts, and what is gone is told.
+        "auto.offset.reset": "earliest",
+        "queued.max.messages.kbytes": QUEUED_KIB,
+        "log_level": 0,
+    }

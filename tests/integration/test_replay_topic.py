@@ -1,0 +1,192 @@
+"""A replay over a range of the dispatch topic: what is counted is what is dispatched, once, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.delivery_world import World, opened
+from tests.support.program import Outrider, Result, program
+
+
+@pytest.fixture
+def world(database: str, bootstrap_servers: str, topic_prefix: str) -> Iterator[World]:
+    with opened(database, bootstrap_servers, topic_prefix) as world:
+        world.add_destination("acme")
+        world.add_destination("zeta")
+        yield world
+
+
+@pytest.fixture
+def outrider(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    bootstrap_servers: str,
+    topic_prefix: str,
+    role_dsns: dict[str, str],
+) -> Outrider:
+    return program(
+        monkeypatch,
+        capsys,
+        kafka_bootstrap_servers=bootstrap_servers,
+        postgres_dsn=role_dsns["operator"],
+        topic_prefix=topic_prefix,
+    )
+
+
+def settle(world: World, delivery_ids: list[str], state: str, outcome: str) -> None:
+    world.ledger.execute(
+        "update outrider.delivery set state = %s, lost_after = null, settled_at = now(), attempt = 1, last_outcome = %s "
+        "where delivery_id = any (%s)",
+        (state, outcome, delivery_ids),
+    )
+
+
+def admitted(world: World, count: int, destination_id: str = "acme", prefix: str = "e") -> list[str]:
+    ids = [i for number in range(count) for i in world.admit(f"{prefix}{number}", destination_id)]
+    world.publish()
+    return ids
+
+
+def planned(outrider: Outrider, path: Path, *arguments: str) -> Any:
+    done = outrider("replay", "plan", "--out", str(path), "--rate", "100000", "--json", *arguments)
+    assert done.exit_code == 0, done.stderr
+    return done.json
+
+
+def ran(outrider: Outrider, path: Path) -> Any:
+    done = outrider("replay", "run", str(path), "--reason", "test", "--json")
+    assert done.exit_code == 0, done.stderr
+    return done.json
+
+
+def report(outrider: Outrider, run_id: str) -> dict[str, dict[str, Any]]:
+    done = outrider("replay", "report", run_id, "--json")
+    assert done.exit_code == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    return {row["delivery_id"]: row for row in rows}
+
+
+def dispatches(world: World, delivery_id: str) -> list[tuple[int, str]]:
+    return world.ledger.execute(
+        "select dispatch_seq, reason from outrider.dispatch_outbox where delivery_id = %s order by outbox_id",
+        (delivery_id,),
+    ).fetchall()
+
+
+def test_each_mode_takes_its_own_and_tells_why_the_others_stay(
+    outrider: Outrider, world: World, tmp_path: Path
+) -> None:
+    ids = admitted(world, 10)
+    succeeded, dead, cancelled, lost = ids[:3], ids[3:5], ids[5:6], ids[6:]
+    settle(world, succeeded, "succeeded", "success")
+    settle(world, dead, "dead", "rejected")
+    settle(world, cancelled, "dead", "cancelled")
+    world.publish_again()  # each message lies there twice, and is one delivery
+
+    plan = planned(outrider, tmp_path / "missing", "--topic")
+    assert plan["read"] == {"messages": 20, "broken": 0, "foreign": 0, "removed": 0}
+    counts = {(c["state"], c["verdict"]): c["deliveries"] for c in plan["counts"]}
+    assert counts == {
+        ("enqueued", "replay"): 4,
+        ("succeeded", "succeeded"): 3,
+        ("dead", "dead"): 2,
+        ("dead", "cancelled"): 1,
+    }
+    assert {row["delivery_id"] for row in plan["sample"]} == set(lost)
+
+    done = ran(outrider, tmp_path / "missing")
+    assert (done["outcome"], done["replayed"], done["skipped"], done["waiting"]) == ("done", 4, 6, 0)
+    rows = report(outrider, done["run"])
+    assert {i for i, row in rows.items() if row["result"] == "replayed"} == set(lost)
+    assert {rows[i]["why"] for i in succeeded} == {"succeeded"}
+    assert {rows[i]["why"] for i in dead} == {"dead"}
+    assert {rows[i]["why"] for i in cancelled} == {"cancelled"}
+    for delivery_id in lost:
+        assert dispatches(world, delivery_id) == [(1, "admitted"), (2, "replay")]
+
+    planned(outrider, tmp_path / "failed", "--topic", "--mode", "failed")
+    assert ran(outrider, tmp_path / "failed")["replayed"] == 2
+    planned(outrider, tmp_path / "all", "--topic", "--mode", "all", "--force", "--state", "succeeded")
+    assert ran(outrider, tmp_path / "all")["replayed"] == 3
+    assert world.states() == {"enqueued": 9, "dead": 1}
+
+
+def test_a_plan_changes_nothing_and_says_what_is_wrong(outrider: Outrider, world: World, tmp_path: Path) -> None:
+    admitted(world, 3)
+    before = world.ledger.execute("select * from outrider.delivery order by 1").fetchall()
+    planned(outrider, tmp_path / "plan", "--topic")
+    assert world.ledger.execute("select * from outrider.delivery order by 1").fetchall() == before
+    assert world.ledger.execute("select count(*) from outrider.run").fetchone() == (0,)
+
+    def refused(*arguments: str) -> Result:
+        return outrider("replay", "plan", "--out", str(tmp_path / "other"), *arguments)
+
+    for arguments, said in (
+        (("--topic", "--dead"), "exactly one of"),
+        (("--topic", "--mode", "all"), "--force"),
+        (("--topic", "--since", "yesterday"), "--since"),
+        (("--ledger", "--last", "6h"), "--admitted-since"),
+        (("--topic", "--offsets", "0:9-3"), "is empty"),
+        (("--topic", "--offsets", "9:0-3"), "no partition 9"),
+    ):
+        done = refused(*arguments)
+        assert done.exit_code in (1, 2), arguments
+        assert said in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    assert "there already" in outrider("replay", "plan", "--topic", "--out", str(tmp_path / "plan")).stderr
+    edited = tmp_path / "edited"
+    edited.write_text((tmp_path / "plan").read_text().replace('"missing"', '"all"'))
+    assert "was changed after" in outrider("replay", "run", str(edited), "--reason", "x").stderr
+
+
+def test_a_range_by_time_offsets_and_filters(outrider: Outrider, world: World, tmp_path: Path) -> None:
+    early = admitted(world, 4)
+    admitted(world, 5, "zeta", "z")
+    listed = tmp_path / "ids"
+    listed.write_text("\n".join([early[1], early[2], early[1], "dlv_nobody", ""]))
+
+    def count(name: str, *arguments: str) -> int:
+        plan = planned(outrider, tmp_path / name, "--topic", *arguments)
+        return sum(c["deliveries"] for c in plan["counts"] if c["verdict"] == "replay")
+
+    assert count("1", "--destination", "zeta") == 5
+    assert count("2", "--event-type", "test.*") == 9
+    assert count("3", "--event-type", "test_*") == 0
+    assert count("4", "--ids-from", str(listed)) == 2
+    assert count("5", "--last", "1h") == 9
+    assert count("6", "--until", "2020-01-01T00:00:00Z") == 0
+    assert count("7", "--admitted-until", "2020-01-01T00:00:00Z") == 0
+    assert count("8", "--outcome", "rejected") == 0
+    partitions = {message.partition() for message in world.records(world.dispatch) if message.key() == b"acme"}
+    assert count("9", "--offsets", f"{partitions.pop()}:1-3", "--destination", "acme") == 2
+
+    assert ran(outrider, tmp_path / "4")["replayed"] == 2
+    listed.write_text("dlv_other")
+    planned(outrider, tmp_path / "10", "--topic", "--ids-from", str(listed))
+    listed.write_text("dlv_another")
+    assert "has changed" in outrider("replay", "run", str(tmp_path / "10"), "--reason", "x").stderr
+
+
+def test_what_is_no_dispatch_goes_into_quarantine_once(outrider: Outrider, world: World, tmp_path: Path) -> None:
+    admitted(world, 2)
+    world.publish_rows([(0, "m", "dlv_nobody", 1, "acme", b"{}", "admitted")])
+    world.producer.begin_transaction()
+    world.producer.produce(world.dispatch, key=b"acme", value=b"?", headers={"delivery_id": "dlv_x"})
+    world.producer.commit_transaction(30)
+    plan = planned(outrider, tmp_path / "1", "--topic")
+    assert (plan["read"]["messages"], plan["read"]["broken"], plan["read"]["foreign"]) == (4, 1, 1)
+    assert world.records(world.quarantine) == []
+
+    for name, replayed in (("1", 2), ("2", 2)):
+        if name != "1":
+            planned(outrider, tmp_path / name, "--topic")
+        done = ran(outrider, tmp_path / name)
+        assert (done["replayed"], done["quarantined"], done["messages"]) == (replayed, 2, 4)
+    entries = [dict(message.headers() or ()) for message in world.records(world.quarantine)]
+    assert len(entries) == len({entry["quarantine_origin"] for entry in entries}) == 2
+    assert any(b"no such delivery" in entry["quarantine_reason"] for entry in entries)
