@@ -6,7 +6,7 @@ set -eu
 
 secrets="${SECRETS_DIRECTORY:-/run/secrets}"
 
-for component in application connector worker auditor operator api; do
+for component in application connector worker reconciler auditor operator api; do
   psql --no-psqlrc --quiet --set ON_ERROR_STOP=1 --username "$POSTGRES_USER" --dbname "$POSTGRES_DB" \
     --set group="outrider_${component}" --set login="outrider_${component}_login" \
     --set file="${secrets}/${component}_password" <<'SQL'

@@ -140,7 +140,7 @@ class Settings(BaseSettings):
         description="What a start does that finds slot and topics at odds: publish by id what is missing, or refuse.",
     )
     connector_transaction_rows: int = Field(
-        2_000, ge=1, le=100_000, description="Rows after which a Kafka transaction closes."
+        10_000, ge=1, le=100_000, description="Rows after which a Kafka transaction closes."
     )
     connector_transaction_bytes: int = Field(
         4 * 1024 * 1024, ge=1, description="Bytes after which a Kafka transaction closes."
@@ -230,6 +230,11 @@ class Settings(BaseSettings):
         2.0,
         description="How much work, in seconds at its start rate, a destination is given ahead. What workers park comes "
         "round again, so no more than OUTRIDER_WORKER_PARK_AFTER_SECONDS.",
+    )
+    sources_directory: Path | None = Field(
+        None,
+        description="Folder with the sources, one TOML file each: what business rows become due, and what they admit. "
+        "The reconciler reads it when it starts.",
     )
     outbox_retention_days: int = Field(7, ge=1, le=3_650, description="Days that dispatch rows are kept.")
     attempt_retention_days: int = Field(90, ge=1, le=3_650, description="Days that attempt rows are kept.")

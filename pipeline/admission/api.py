@@ -29,6 +29,7 @@ from pipeline.admission.probe import DatabaseProbe
 from pipeline.admission.problems import Kind, Refusal, unavailable
 from pipeline.admission.reading_endpoints import ReadingEndpoints
 from pipeline.admission.router import Handler, Route, Router
+from pipeline.admission.wakeup_endpoints import WakeupEndpoints
 from pipeline.health import health_routes
 from pipeline.ledger.pool import Pool
 
@@ -141,6 +142,7 @@ def _handlers(
         "disableDestination": destinations.disable,
         "verifyDestination": destinations.verify,
         "rotateSecret": destinations.rotate_secret,
+        "wakeSource": WakeupEndpoints(pool).wake_source,
     }
 
 

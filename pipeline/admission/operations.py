@@ -304,4 +304,19 @@ OPERATIONS = (
         answer=wire.SigningSecret,
         problems=(Kind.NOT_FOUND, *_WRITING_PROBLEMS),
     ),
+    Operation(
+        operation_id="wakeSource",
+        method="POST",
+        path="/v1/wakeups/{source}",
+        scope=Scope.WAKE,
+        summary="Make a pass over a source begin",
+        description=(
+            "A wake-up says that a reconciler should look, and carries no meaning: calling again is harmless. Calls that "
+            "no pass has taken yet are answered with the same run. A body is ignored."
+        ),
+        parameters=(_path("source", "Id of the source, percent-encoded."),),
+        status=202,
+        answer=wire.Wakeup,
+        problems=(Kind.NOT_FOUND,),
+    ),
 )

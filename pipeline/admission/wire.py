@@ -245,3 +245,8 @@ class Status(Answer, frozen=True, kw_only=True):
     succeeded_is_estimate: bool
     oldest_due_seconds: float
     at: datetime
+
+
+class Wakeup(Answer, frozen=True, kw_only=True):
+    run_id: Annotated[str, Meta(description="The run of the pass that will begin, as outrider runs show knows it.")]
+    source: str

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 
 from pipeline.cli.acting import AsJson, Operator, OptionalReason, act
+from pipeline.cli.configured_sources import configured_source
+from pipeline.cli.errors import CommandError
 from pipeline.cli.output import print_fields, print_json
 from pipeline.ledger.operator import Act
 from pipeline.ledger.pool import open_pool
+from pipeline.ledger.sources import register as register_source
 from pipeline.reconcile.loop import pass_limits
-from pipeline.reconcile.passes import PassResult, run_pass
+from pipeline.reconcile.passes import run_pass
+from pipeline.reconcile.source_file import Source
+from pipeline.reconcile.source_pass import SourcePassResult, Waking, run_source_pass
 from pipeline.settings import Settings, load_settings
 
 
@@ -23,19 +29,54 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="reconcile")
 
 
-def run(*, operator: Operator = None, reason: OptionalReason = None, as_json: AsJson = False) -> None:
-    """One pass now: due deliveries, expired leases, dispatches that got lost.
+def run(
+    source: Annotated[str | None, typer.Argument(help="A source: admit what is due in it.", show_default=False)] = None,
+    *,
+    operator: Operator = None,
+    reason: OptionalReason = None,
+    as_json: AsJson = False,
+) -> None:
+    """One pass now: due deliveries, expired leases, dispatches that got lost; or, named, the due rows of a source.
 
-    Safe beside running reconcilers. It needs their login: an operator's may not write attempts, not even expired ones.
+    Safe beside running reconcilers. It needs their login: an operator's may not write attempts, and admits nothing.
     """
-    result = asyncio.run(_run(load_settings(), act(operator, reason)))
-    counts = {"run_id": str(result.run_id), **asdict(result.moved), "is_complete": result.is_complete}
+    settings, by = load_settings(), act(operator, reason)
+    if source is None:
+        _print(asyncio.run(_run(settings, by)), as_json=as_json)
+        return
+    result = asyncio.run(_run_source(settings, configured_source(settings, source), by))
+    shown = {"run_id": str(result.run_id), **result.counts, "shards": list(result.shards), "error": result.error}
+    _print(shown, as_json=as_json)
+    if result.error is not None:
+        raise CommandError(f"{source}: {result.error}")
+    if not result.enabled or not result.shards:
+        why = "no shard of it is live" if result.enabled else "it is disabled"
+        raise CommandError(f"{source}: {why}, so nothing was looked for: outrider source set {source} --help")
+
+
+def _print(shown: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        print_json(counts)
+        print_json(shown)
     else:
-        print_fields(counts.items())
+        print_fields(shown.items())
 
 
-async def _run(settings: Settings, by: Act) -> PassResult:
+async def _run(settings: Settings, by: Act) -> dict[str, Any]:
     async with open_pool(settings.postgres_conninfo, 1, "reconcile run") as pool:
-        return await run_pass(pool, pass_limits(settings), woken_by="operator", operator=by.operator, reason=by.reason)
+        result = await run_pass(
+            pool, pass_limits(settings), woken_by="operator", operator=by.operator, reason=by.reason
+        )
+    return {"run_id": str(result.run_id), **asdict(result.moved), "is_complete": result.is_complete}
+
+
+async def _run_source(settings: Settings, source: Source, by: Act) -> SourcePassResult:
+    async with open_pool(settings.postgres_conninfo, 2, "reconcile run") as pool:
+        await register_source(
+            pool,
+            source.source_id,
+            description=source.description,
+            shard_count=source.shard_count,
+            can_shadow=source.lookup is not None,
+        )
+        waking = Waking(woken_by="operator", operator=by.operator, reason=by.reason, retries_refused=True)
+        return await run_source_pass(pool, source, waking)

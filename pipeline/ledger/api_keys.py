@@ -23,6 +23,7 @@ class Scope(StrEnum):
     ADMIT = "admit"
     READ = "read"
     OPERATE = "operate"
+    WAKE = "wake"
 
 
 class TooManyKeysError(Exception):

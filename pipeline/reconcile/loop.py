@@ -63,7 +63,9 @@ class Reconciler:
 
     async def run(self) -> None:
         """Pass until ``stop``. A lost database is tried again with backoff; an error of our own SQL is raised."""
-        listener = asyncio.create_task(listen(self._settings.postgres_conninfo, self._wakeups.call))
+        listener = asyncio.create_task(
+            listen(self._settings.postgres_conninfo, lambda *_: self._wakeups.call("notify"))
+        )
         woken_by = "start"
         try:
             while not self._stopping:

@@ -1,9 +1,9 @@
-"""What makes the reconciler look: its timer, and NOTIFY on one channel. Neither says what there is to find."""
+"""What makes the reconciler look: its timer, and NOTIFY. Neither says what there is to find."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import psycopg
 import structlog
@@ -37,22 +37,32 @@ class WakeUps:
         return self._caller
 
 
-async def listen(conninfo: str, call: Callable[[str], None]) -> None:
-    """Pass each NOTIFY on, until cancelled. A lost connection is opened again; the timer covers the time between."""
+async def listen(
+    conninfo: str,
+    call: Callable[[str, str], None],
+    *,
+    channels: Sequence[str] = (CHANNEL,),
+    application: str = "outrider reconciler wake-ups",
+) -> None:
+    """Pass each NOTIFY on, as channel and payload, until cancelled.
+
+    A lost connection is opened again; the timer covers the time between.
+    """
     failures = 0
     while True:
         try:
             async with await psycopg.AsyncConnection.connect(
-                conninfo, autocommit=True, application_name="outrider reconciler wake-ups", keepalives_idle=30
+                conninfo, autocommit=True, application_name=application, keepalives_idle=30
             ) as connection:
-                await connection.execute(f"listen {CHANNEL}")
+                for channel in channels:
+                    await connection.execute(f"listen {channel}".encode())
                 if failures:
-                    _log.info("wake-ups are back")
+                    _log.info("wake-ups are back", channels=channels)
                 failures = 0
-                async for _ in connection.notifies():
-                    call("notify")
+                async for notify in connection.notifies():
+                    call(notify.channel, notify.payload)
         except psycopg.OperationalError as error:
             failures += 1
             if failures == 1:  # the passes tell of a database that stays away
-                _log.warning("wake-ups lost, timer goes on", error=" ".join(str(error).split()))
+                _log.warning("wake-ups lost, timer goes on", channels=channels, error=" ".join(str(error).split()))
         await asyncio.sleep(backoff_seconds(failures))

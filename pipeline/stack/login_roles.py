@@ -11,7 +11,7 @@ from psycopg import sql
 
 from pipeline.stack.errors import StackError
 
-GROUPS = ("application", "connector", "worker", "auditor", "operator", "api")
+GROUPS = ("application", "connector", "worker", "reconciler", "auditor", "operator", "api")
 # Logical replication needs an attribute that membership in a group does not bring.
 REPLICATING = frozenset({"connector"})
 
@@ -19,7 +19,7 @@ LOGIN_OF_COMPONENT: Mapping[str, str] = MappingProxyType(
     {
         "connector": "connector",
         "worker": "worker",
-        "reconciler": "worker",
+        "reconciler": "reconciler",
         "audit": "auditor",
         "api": "api",
     }

@@ -65,6 +65,9 @@ def served(
         with connect(dsn) as connection:
             add_destination(connection)
             add_delivery(connection, "e", "dead")
+            connection.execute(
+                "insert into outrider.source (source_id, description, shard_count, can_shadow) values ('assets', 'd', 1, false)"
+            )
         role, password = login_roles["api"]
         key = make_key(dsn)
         with Served(psycopg.conninfo.make_conninfo(dsn, user=role, password=password), key) as running:
@@ -121,6 +124,7 @@ SUCCESSES: dict[str, dict[str, object]] = {
     "enableDestination": AT_ACME | {"body": {"reason": "test"}, "media_type": "application/json"},
     "disableDestination": AT_ACME | {"body": {"reason": "test"}, "media_type": "application/json"},
     "rotateSecret": AT_ACME | {"body": {}, "media_type": "application/json"},
+    "wakeSource": {"path_parameters": {"source": "assets"}},
 }
 
 

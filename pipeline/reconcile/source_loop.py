@@ -1,0 +1,212 @@
+"""Sources in the reconciler: what wakes them, and their passes side by side, until it is told to stop.
+
+Every call from outside (HTTP, Kafka, NOTIFY) becomes a row in the ledger, which any reconciler takes; intervals and cron
+expressions are one for all reconcilers, since their last time lies in the ledger too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import psycopg
+import structlog
+
+from pipeline.ledger.pool import Pool
+from pipeline.ledger.sources import (
+    Standing,
+    forget_empty_passes,
+    register,
+    standings,
+    take_cron,
+    take_interval,
+    take_wakeup,
+    wake,
+)
+from pipeline.reconcile.backoff import backoff_seconds
+from pipeline.reconcile.source_clock import cron_is_due, interval_is_due
+from pipeline.reconcile.source_file import Source
+from pipeline.reconcile.source_pass import Waking, run_source_pass
+from pipeline.reconcile.wakeups import WakeUps, listen
+from pipeline.settings import Settings
+
+CALLED_CHANNEL = "outrider_source"
+"""Anybody's: the payload is a source's id."""
+WOKEN_CHANNEL = "outrider_source_woken"
+"""Our own: a wake-up lies in the ledger."""
+
+LOOK_SECONDS = 1.0
+LOOK_SPACING_SECONDS = 0.02
+LEASE_MARGIN_SECONDS = 60.0
+"""A pass that has not ended so long after its budget was killed. A page takes at most the statement's time-out."""
+HOUSEKEEPING_SECONDS = 3_600.0
+EMPTY_PASSES_HOURS = 24
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _State:
+    """What this process knows of one source."""
+
+    source: Source
+    running: asyncio.Task[None] | None = None
+    has_backlog: bool = False
+    failures: int = 0
+    not_before: float = 0.0  # on time.monotonic()
+    started_at: float = 0.0
+
+
+class SourceReconciler:
+    """``run`` once; ``stop`` from any callback of the same event loop."""
+
+    def __init__(self, pool: Pool, settings: Settings, sources: Mapping[str, Source]) -> None:
+        self._pool = pool
+        self._settings = settings
+        self._states = {source_id: _State(source) for source_id, source in sources.items()}
+        # One connection is for the ledger's own passes, one for looking.
+        self._passes_max = max(1, pool.max_size - 2)
+        self._wakeups = WakeUps()
+        self._called: set[tuple[str, str]] = set()
+        self._stopping = False
+        self._housekeeping_due_at = 0.0  # on time.monotonic()
+        intervals = [source.interval_seconds for source in sources.values() if source.interval_seconds is not None]
+        self._look_seconds = min(LOOK_SECONDS, *intervals) if intervals else LOOK_SECONDS
+
+    def stop(self) -> None:
+        """End after the pages at hand."""
+        self._stopping = True
+        self._wakeups.call("stop")
+
+    def call(self, source_id: str, woken_by: str) -> None:
+        """Ask for a pass of a source that may be unknown; any number of calls before the next look are one."""
+        if source_id in self._states:
+            self._called.add((source_id, woken_by))
+            self._wakeups.call(woken_by)
+
+    async def run(self) -> None:
+        """Look and pass until ``stop``. A lost database is tried again with backoff."""
+        listener = asyncio.create_task(
+            listen(
+                self._settings.postgres_conninfo,
+                self._notified,
+                channels=(CALLED_CHANNEL, WOKEN_CHANNEL),
+                application="outrider source wake-ups",
+            )
+        )
+        failures, is_registered = 0, False
+        try:
+            while not self._stopping:
+                if listener.done():
+                    listener.result()  # it ends only by an error that is not the connection's
+                try:
+                    if not is_registered:
+                        await self._register()
+                        is_registered = True
+                    await self._look()
+                    failures = 0
+                except psycopg.OperationalError as error:
+                    failures += 1
+                    _log.warning("sources not looked at, trying again", error=" ".join(str(error).split()))
+                    await asyncio.sleep(backoff_seconds(failures))
+                await asyncio.sleep(LOOK_SPACING_SECONDS)
+                await self._wakeups.wait(self._look_seconds)
+        finally:
+            self._stopping = True
+            listener.cancel()
+            running = [state.running for state in self._states.values() if state.running is not None]
+            with suppress(asyncio.CancelledError):
+                await asyncio.gather(listener, *running, return_exceptions=True)
+        _log.info("sources ended")
+
+    def _notified(self, channel: str, payload: str) -> None:
+        if channel == CALLED_CHANNEL:
+            self.call(payload, "notify")
+        else:
+            self._wakeups.call("wake-up")
+
+    async def _register(self) -> None:
+        for state in self._states.values():
+            source = state.source
+            await register(
+                self._pool,
+                source.source_id,
+                description=source.description,
+                shard_count=source.shard_count,
+                can_shadow=source.lookup is not None,
+            )
+        _log.info("sources", sources=list(self._states))
+
+    async def _look(self) -> None:
+        """Begin the passes that something has asked for."""
+        while self._called:
+            source_id, woken_by = self._called.pop()
+            await wake(self._pool, source_id, woken_by=woken_by, operator=None)
+        now = time.monotonic()
+        if now >= self._housekeeping_due_at:
+            self._housekeeping_due_at = now + HOUSEKEEPING_SECONDS
+            await forget_empty_passes(self._pool, hours=EMPTY_PASSES_HOURS)
+        standing = await standings(self._pool, list(self._states))
+        # Whoever began longest ago comes first, so that no source waits for ever behind busy ones.
+        for state in sorted(self._states.values(), key=lambda state: state.started_at):
+            if self._stopping or self._running() >= self._passes_max:
+                return
+            source_id = state.source.source_id
+            if state.running is None and now >= state.not_before and source_id in standing:
+                waking = await self._due(state, standing[source_id])
+                if waking is not None:
+                    state.started_at = now
+                    state.running = asyncio.create_task(self._pass(state, waking))
+
+    def _running(self) -> int:
+        return sum(state.running is not None for state in self._states.values())
+
+    async def _due(self, state: _State, standing: Standing) -> Waking | None:
+        """Why a pass is to begin now. Whatever is taken here is this process's to do."""
+        source = state.source
+        if standing.is_woken:
+            lease_seconds = source.pass_seconds + LEASE_MARGIN_SECONDS
+            taken = await take_wakeup(self._pool, source.source_id, lease_seconds=lease_seconds)
+            if taken is not None:
+                return Waking(
+                    woken_by=taken.woken_by, operator=taken.operator, run_id=taken.run_id, counts=taken.counts
+                )
+        if not standing.is_on:
+            return None
+        if state.has_backlog:
+            return Waking(woken_by="backlog")
+        if (
+            source.interval_seconds is not None
+            and interval_is_due(source.interval_seconds, standing.interval_at, standing.now)
+            and await take_interval(self._pool, source.source_id, standing.interval_at)
+        ):
+            return Waking(woken_by="interval")
+        if (
+            source.cron is not None
+            and cron_is_due(source.cron, source.time_zone, standing.cron_at, standing.now)
+            and await take_cron(self._pool, source.source_id, standing.cron_at)
+        ):
+            return Waking(woken_by="cron")
+        return None
+
+    async def _pass(self, state: _State, waking: Waking) -> None:
+        source_id = state.source.source_id
+        state.has_backlog = False
+        try:
+            result = await run_source_pass(self._pool, state.source, waking, stop=lambda: self._stopping)
+            has_failed = result.error is not None
+            state.has_backlog = not has_failed and not result.is_complete
+        except psycopg.Error as error:
+            has_failed = True
+            _log.warning("pass interrupted", source=source_id, error=" ".join(str(error).split()))
+        except Exception:
+            has_failed = True
+            _log.exception("pass met a defect", source=source_id)
+        finally:
+            state.running = None
+        state.failures = state.failures + 1 if has_failed else 0
+        state.not_before = time.monotonic() + backoff_seconds(state.failures) if has_failed else 0.0
+        self._wakeups.call("pass ended")
