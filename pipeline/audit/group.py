@@ -20,7 +20,7 @@ from confluent_kafka import Message as KafkaMessage
 
 from pipeline.audit.metrics import BEHIND_SECONDS, DEFECTS, MESSAGES, REPEATED
 from pipeline.audit.records import Message, Reader, read_attempt, read_damaged, read_dispatch
-from pipeline.ledger.audit import AuditRecord, record_messages
+from pipeline.ledger.audit import AuditRecord, ensure_audit_partitions, record_messages
 from pipeline.settings import Settings
 from topics.declarations import ATTEMPTS, DISPATCH
 
@@ -30,6 +30,11 @@ QUEUED_KILOBYTES = 16_384
 SESSION_TIMEOUT_MS = 10_000
 METADATA_SECONDS = 5.0
 STATEMENT_TIMEOUT_SECONDS = 30
+# What may still lie in a topic that nobody has recorded yet, and the days to come.
+DAYS_BACK = 31
+DAYS_AHEAD = 14
+PARTITIONS_SECONDS = 3_600.0
+PARTITIONS_RETRY_SECONDS = 60.0
 RETRY_FIRST_SECONDS = 0.5
 RETRY_LONGEST_SECONDS = 15.0
 
@@ -119,6 +124,7 @@ class AuditGroup:
             )
             try:
                 self._check_topics(consumer)
+                connection.execute("set timezone = 'UTC'")
                 session = _Session(consumer, connection, self._readers)
                 consumer.subscribe(list(self._readers), on_revoke=lambda *_: session.flush(), on_lost=session.forget)
                 yield session
@@ -141,9 +147,12 @@ class _Session:
         self._connection = connection
         self._readers = readers
         self._records: list[AuditRecord] = []
+        self._partitions_due_at = 0.0  # on time.monotonic()
 
     def step(self) -> None:
         """Take one message; write the batch where it is full, or where nothing more has come yet."""
+        if time.monotonic() >= self._partitions_due_at:
+            self._keep_partitions()
         message = self._consumer.poll(0.0 if self._records else POLL_SECONDS)
         if message is not None:
             self._take(message)
@@ -155,12 +164,28 @@ class _Session:
         if not self._records:
             BEHIND_SECONDS.set(0)
             return
-        new_rows = record_messages(self._connection, self._records)
+        for chain in record_messages(self._connection, self._records):
+            REPEATED.inc(chain.repeated)
+            if chain.is_anchor:
+                # Where lines are kept that nobody here can change, each is proof of all that was recorded before.
+                _log.info(
+                    "audit anchor",
+                    topic=chain.topic,
+                    partition=chain.partition,
+                    chain_seq=chain.chain_seq,
+                    hash=chain.hash.hex(),
+                )
         places = {(record.topic, record.partition): record.log_offset + 1 for record in self._records}
-        REPEATED.inc(len(self._records) - new_rows)
         BEHIND_SECONDS.set(max(0.0, time.time() - self._records[-1].logged_at.timestamp()))
         self._records = []
         self._commit([TopicPartition(topic, partition, offset) for (topic, partition), offset in places.items()])
+
+    def _keep_partitions(self) -> None:
+        """Days ahead, so that rows have their day's table when they come."""
+        made = ensure_audit_partitions(self._connection, days_back=DAYS_BACK, days_ahead=DAYS_AHEAD)
+        self._partitions_due_at = time.monotonic() + (PARTITIONS_RETRY_SECONDS if made else PARTITIONS_SECONDS)
+        if made:
+            _log.info("audit partitions made", first=made[0], last=made[-1], days=len(made))
 
     def forget(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """The partitions are another member's already, which reads from the last commit."""

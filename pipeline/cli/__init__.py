@@ -35,6 +35,7 @@ COMMAND_MODULES = (
     "source_commands",
     "offsets_commands",
     "replay_commands",
+    "audit_commands",
     "runs_commands",
     "settings_commands",
 )

@@ -90,6 +90,7 @@ def test_nobody_empties_a_table(act_as: ActAs, role: str, table: str) -> None:
         act_as(role, f"truncate {table} cascade")
 
 
+APPENDED = '{"topic": "t", "partition": 0, "log_offset": 0, "logged_at": "2026-01-01T00:00:00Z"}'
 ADMIT = "select outrider.admit('new', 't', 'x'::bytea, destinations => array['acme'])"
 MOVE = "update outrider.delivery set state = 'dead', next_attempt_at = null, settled_at = clock_timestamp()"
 ALLOWED = [
@@ -113,10 +114,11 @@ ALLOWED = [
     ("operator", "insert into outrider.subscription values ('acme', 't')"),
     ("operator", "insert into outrider.run (kind, woken_by) values ('delivery.retry', 'operator')"),
     ("operator", f"select * from {AUDIT}"),
-    (
-        "auditor",
-        f"insert into {AUDIT} (topic, partition, log_offset, logged_at) values ('t', 0, 0, now()) on conflict do nothing",
-    ),
+    ("operator", "select * from outrider_audit.tip, outrider_audit.anchor, outrider_audit.tombstone"),
+    ("operator", "select outrider_audit.expire(365)"),
+    ("worker", "select outrider_audit.expire(365)"),
+    ("auditor", f"select outrider_audit.append('[{APPENDED}]')"),
+    ("auditor", "select outrider_audit.ensure_partitions(1, 1)"),
 ]
 
 
@@ -153,6 +155,14 @@ REFUSED = [
     ("worker", f"select * from {AUDIT}"),
     ("auditor", f"update {AUDIT} set defect = null"),
     ("auditor", f"delete from {AUDIT}"),
+    ("auditor", f"select * from {AUDIT}"),
+    ("auditor", f"insert into {AUDIT} (topic, partition, log_offset) values ('t', 0, 0)"),
+    ("auditor", "update outrider_audit.tip set chain_seq = 0"),
+    ("auditor", "insert into outrider_audit.anchor values ('t', 0, 1, '', now())"),
+    ("auditor", "select outrider_audit.expire(365)"),
+    ("operator", f"select outrider_audit.append('[{APPENDED}]')"),
+    ("operator", "insert into outrider_audit.tombstone (topic) values ('t')"),
+    ("worker", f"select outrider_audit.append('[{APPENDED}]')"),
     ("auditor", ADMIT),
     ("operator", "update outrider.event set payload = ''"),
     ("operator", "update outrider.delivery set delivery_id = 'other'"),

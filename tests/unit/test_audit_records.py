@@ -81,9 +81,17 @@ def test_attempt_is_recorded_with_its_result_and_the_hash_that_it_sent() -> None
         logged_at=datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC),
         delivery_id="dlv_1",
         destination_id="acme",
+        event_id="e",
         dispatch_seq=3,
         attempt=2,
         result="retry",
+        outcome="server_error",
+        status=500,
+        ambiguous=True,
+        worker_id="w",
+        key_ids=["k"],
+        started_at=datetime(2026, 1, 1, tzinfo=UTC),
+        duration_us=500_000,
         body_sha256=b"\x01" * 32,
     )
 
@@ -105,6 +113,15 @@ def test_attempt_is_recorded_with_its_result_and_the_hash_that_it_sent() -> None
         (read_attempt(attempt(result="\0")), "result"),
         (read_attempt(attempt(attempt=INTEGER_MAX + 1)), "attempt"),
         (read_attempt(attempt(dispatch_seq=-1)), "dispatch_seq"),
+        (read_attempt(attempt(status=-1)), "status"),
+        (read_attempt(attempt(worker_id="\0")), "worker_id"),
+        (read_attempt(attempt(key_ids=["k"] * 101)), "key_ids"),
+        (read_attempt(attempt(key_ids=["\0"])), "key_ids"),
+        (read_attempt(attempt(started_at="yesterday")), "started_at"),
+        (read_attempt(attempt(started_at="2026-01-01T00:00:00")), "started_at"),
+        (read_attempt(attempt(started_at="0001-01-01T00:00:00+14:00")), "started_at"),
+        (read_attempt(attempt(duration_seconds=-1)), "duration_seconds"),
+        (read_attempt(attempt(duration_seconds=1e300)), "duration_seconds"),
     ],
 )
 def test_what_cannot_be_understood_keeps_its_place_and_says_why(record: AuditRecord, defect: str) -> None:
