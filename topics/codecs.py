@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from topics.contract_wire import AttemptOutcome, AttemptResult, Moment
 from topics.declarations import MESSAGE_BYTES_MAX
 
 IDENTITY_BYTES_MAX: Final = 1_024
@@ -52,7 +53,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt that ended, as a row of the attempt log. Bytes are base64 in JSON, moments RFC 3339 in UTC."""
 
     attempt_id: int
-    recorded_at: str
+    recorded_at: Moment
     delivery_id: str
     event_id: str
     event_type: str
@@ -60,17 +61,17 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     dispatch_seq: int
     worker_id: str
-    result: str
-    outcome: str
+    result: AttemptResult
+    outcome: AttemptOutcome
     status: int | None
     ambiguous: bool
     error: str | None
     response_excerpt: bytes | None
     retry_after_seconds: float | None
-    next_attempt_at: str | None
+    next_attempt_at: Moment | None
     key_ids: list[str]
     payload_sha256: bytes
-    started_at: str
+    started_at: Moment
     duration_seconds: float
     response_headers: dict[str, str] | None = None
     """A bounded part of the answer's header, names in lower case. These five are missing in older records."""

@@ -16,6 +16,7 @@ from connectors.connector import Connector
 from connectors.stop import StopSignal
 from pipeline.cli.run_connector import connector_config
 from pipeline.settings import Settings, load_settings
+from tests.support.contracts import assert_fits
 from topics.admin import TopicAdmin
 from topics.declarations import declare_topics
 from topics.difference import differences
@@ -123,7 +124,10 @@ def world_of(values: dict[str, object], **changes: object) -> ConnectorWorld:
 
 
 def read_committed(bootstrap_servers: str, topic: str) -> list[Read]:
-    """Every committed record of the topic, to the end of each partition at the time of the call, one after the other."""
+    """Every committed record of the topic, to the end of each partition at the time of the call, one after the other.
+
+    Each fits its topic's contract, if it has one.
+    """
     consumer = _reader(bootstrap_servers)
     records: list[Read] = []
     try:
@@ -135,7 +139,9 @@ def read_committed(bootstrap_servers: str, topic: str) -> list[Read]:
             for message in consumer.consume(1000, 0.5):
                 error = message.error()
                 if error is None:
-                    records.append(_read(message))
+                    record = _read(message)
+                    assert_fits(topic, record.key, record.value, record.headers.items())
+                    records.append(record)
                 elif error.code() == KafkaError._PARTITION_EOF:
                     partitions.discard(message.partition())
     finally:

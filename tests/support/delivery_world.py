@@ -20,6 +20,7 @@ import psycopg
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.support.contracts import assert_fits
 from topics.declarations import declare_topics
 
 DEADLINE_SECONDS = 60.0
@@ -264,7 +265,7 @@ class World:
         }
 
     def records(self, topic: str) -> list[Any]:
-        """Every committed record of a topic."""
+        """Every committed record of a topic, each as the contract says."""
         reader = Consumer(
             {
                 "bootstrap.servers": self._bootstrap_servers,
@@ -284,6 +285,7 @@ class World:
             if message.error():
                 ended += 1
             else:
+                assert_fits(topic, message.key(), message.value(), message.headers())
                 found.append(message)
         reader.close()
         return found
