@@ -89,6 +89,7 @@ class Streaming:
         self._status = status
         self._stream = stream
         self._sink = sink
+        self._put = sink.put
         self._stored = position
         self._progress = Progress(position.lsn, position.row)
         self._control = control
@@ -155,10 +156,11 @@ class Streaming:
             return
         if not self._rows:
             self._begin()
-        if self._held or not self._put_unrolled(table, data):
+        size = len(data)
+        if self._held or not self._put_unrolled(table, data, size):
             message = self._decoder.decode_insert(data, XLOG_HEADER_BYTES)
             self._publisher.publish(table.route, message.values, *self._progress.position)
-        self._count(len(data))
+        self._count(size)
 
     def _on_change(self, change: Update | Delete, size: int) -> None:
         """A row that was updated or deleted: what becomes of it, its route says."""
@@ -184,7 +186,7 @@ class Streaming:
         self._begun_at = time.monotonic()
         self._status.busy_since = self._status.busy_since or self._begun_at
 
-    def _put_unrolled(self, table: Table, data: bytes) -> bool:
+    def _put_unrolled(self, table: Table, data: bytes, size: int) -> bool:
         """Publish a usual row in the short way; whether it was one."""
         if table.read is None:
             return False
@@ -193,7 +195,7 @@ class Streaming:
             if parts is None:
                 return False
             value, key, headers = parts
-            self._sink.put(table.topic, key, value, headers, len(data))
+            self._put(table.topic, key, value, headers, size)
         except _GENERAL:
             return False
         return True

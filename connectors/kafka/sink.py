@@ -31,6 +31,7 @@ from connectors.router import HeaderPair, Record
 __all__ = ["RecordLimits", "RecordTooLargeError", "TransactionalSink", "record_bytes_max"]
 
 GROWTH_MAX: Final = 16  # of a row as a record: JSON takes six bytes for some, and a column may stand in several places
+WAITING_ROWS_MAX: Final = 1_000  # as objects of this process they take several times the room that the client needs
 FRAMING_BYTES: Final = 1024  # of a record batch and a record with many headers, generously
 
 
@@ -113,14 +114,14 @@ class TransactionalSink:
     ) -> None:
         """Put a record into the transaction, beginning one if need be. May wait for room in the buffer.
 
-        While the transaction before is on its way to its topics, records are kept here; handing over waits, so they
-        are never more than one transaction takes. ``source_bytes`` is the size of the message that the record was
-        made of. Raises RecordTooLargeError, with the transaction as it was, or ConnectorError.
+        While the transaction before is on its way to its topics, some records are kept here; then this waits for it.
+        ``source_bytes`` is the size of the message that the record was made of. Raises RecordTooLargeError, with the
+        transaction as it was, or ConnectorError.
         """
         if source_bytes > self._unchecked_bytes:
             _check_size(self._limits, topic, key, value, headers)
         if not self._is_open:
-            if not self._committer.is_flushed:
+            if len(self._waiting) < WAITING_ROWS_MAX and not self._committer.is_flushed:
                 self._waiting.append((topic, value, key, headers))
                 return
             self._begin()
@@ -199,8 +200,12 @@ class TransactionalSink:
         self._committer.wait_flushed(self._while_waiting)
         self._turn.begin()
         self._is_open = True
+        produce = self._turn.produce
         for topic, value, key, headers in self._waiting:
-            self._turn.put(topic, key, value, headers, self._while_waiting)
+            try:
+                produce(topic, value, key, -1, None, None, 0, headers)
+            except (BufferError, KafkaException):
+                self._turn.put(topic, key, value, headers, self._while_waiting)
         self._waiting.clear()
 
 
