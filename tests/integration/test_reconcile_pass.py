@@ -136,6 +136,27 @@ async def test_a_destination_is_given_no_more_than_it_can_start(pool: Pool, conn
     assert (await run_pass(pool, LIMITS, woken_by="timer")).moved == Moved(due=3)
 
 
+@pytest.mark.parametrize(("openings", "probe"), [(1, "retry"), (2, "first try"), (3, "retry")])
+async def test_every_other_time_a_retry_probes_a_failing_receiver(
+    pool: Pool, connection: psycopg.Connection, openings: int, probe: str
+) -> None:
+    deliveries = {
+        "first try": add_delivery(connection, "first try", "pending", attempt=0, next_attempt_at=PAST),
+        "retry": add_delivery(connection, "retry", "pending", attempt=1, next_attempt_at="2021-01-01T00:00:00Z"),
+    }
+    connection.execute("update outrider.destination_pace set openings = %s, open_until = %s", (openings, PAST))
+    assert (await run_pass(pool, LIMITS, woken_by="timer")).moved == Moved(due=1)
+    states = {name: delivery(connection, delivery_id)["state"] for name, delivery_id in deliveries.items()}
+    assert states == {"first try": "pending", "retry": "pending"} | {probe: "enqueued"}
+
+
+async def test_without_a_retry_that_is_due_a_first_try_probes(pool: Pool, connection: psycopg.Connection) -> None:
+    add_delivery(connection, "retry", "pending", attempt=1, next_attempt_at="2100-01-01T00:00:00Z")
+    add_delivery(connection, "first try", "pending", attempt=0, next_attempt_at=PAST)
+    connection.execute("update outrider.destination_pace set openings = 1, open_until = %s", (PAST,))
+    assert (await run_pass(pool, LIMITS, woken_by="timer")).moved == Moved(due=1)
+
+
 async def test_pages_and_passes_are_bounded(pool: Pool, connection: psycopg.Connection) -> None:
     for n in range(10):
         add_delivery(connection, f"due-{n}", "pending", next_attempt_at=PAST)

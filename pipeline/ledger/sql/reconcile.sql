@@ -7,7 +7,8 @@
 with setting as materialized (
   select transport_timeout_seconds from outrider.ledger_setting
 ), room as materialized (
-  select x.destination_id, capacity.rows - on_the_way.rows as rows
+  select x.destination_id, capacity.rows - on_the_way.rows as rows,
+         p.open_until is not null and mod(p.openings, 2) = 1 as is_probed_by_retry
   from outrider.destination x
   join outrider.destination_pace p on p.destination_id = x.destination_id
   cross join lateral outrider.rate_share(p.share_at_slowing, p.slowed_at, statement_timestamp()) as r(share)
@@ -34,6 +35,25 @@ with setting as materialized (
     and coalesce(p.paused_until, '-infinity') <= statement_timestamp()
   -- No destination is always first: when a page is full, the others must not wait for the same ones each time.
   order by random()
+), probe as materialized (
+  -- What probes a receiver that has failed. A retry every other time, because some fail whatever they see first; a first
+  -- try the other times, because some fail for what those few deliveries carry.
+  select r.destination_id, d.*
+  from room r
+  cross join lateral (
+    select d.delivery_id, d.state, d.leased_at, d.lease_owner
+    from outrider.delivery d
+    where d.destination_id = r.destination_id
+      and d.state = 'pending'
+      and d.attempt > 0
+      and d.next_attempt_at <= statement_timestamp()
+    order by d.next_attempt_at
+    limit 1
+    for update skip locked
+  ) d
+  where r.is_probed_by_retry
+    and r.rows > 0
+  limit %(page_rows)s
 ), due as materialized (
   select d.*
   from room r
@@ -47,6 +67,7 @@ with setting as materialized (
     limit least(greatest(r.rows, 0), %(page_rows)s)
     for update skip locked
   ) d
+  where not exists (select from probe p where p.destination_id = r.destination_id)
   limit %(page_rows)s
 ), early as materialized (
   -- What waits in line for the rate alone need not wait for its time where the rate has room.
@@ -96,6 +117,8 @@ with setting as materialized (
 ), picked as (
   -- The parts above are computed, and their rows locked, only as far as this limit pulls them.
   select 'lease_expired' as reason, * from expired
+  union all
+  select 'due', p.delivery_id, p.state, p.leased_at, p.lease_owner from probe p
   union all
   select 'due', * from due
   union all

@@ -1,0 +1,1 @@
+drop index outrider.delivery_to_retry;
