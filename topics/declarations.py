@@ -18,6 +18,7 @@ ATTEMPTS: Final = "attempts"
 POSITIONS: Final = "connector.positions"
 CONTROL: Final = "connector.control"
 QUARANTINE: Final = "quarantine"
+WAKEUPS: Final = "wakeups"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,11 @@ _QUARANTINE_CONTRACT = Contract(
         "quarantine_mark": "on a mark, which settles earlier entries by their offsets: released, gone or given_up",
         "…": "the refused record's headers",
     },
+)
+
+_WAKEUPS_CONTRACT = Contract(
+    key="id of the source that somebody should look at, UTF-8",
+    value="ignored, and may be missing: a wake-up carries no meaning",
 )
 
 
@@ -158,5 +164,13 @@ def declare_topics(
             _QUARANTINE_CONTRACT,
             cleanup_policy="delete",
             retention_ms=str(30 * DAY_MS),
+        ),
+        declaration(
+            WAKEUPS,
+            "calls for a pass over a source, from whoever knows that something became due",
+            1,
+            _WAKEUPS_CONTRACT,
+            cleanup_policy="delete",
+            retention_ms=str(DAY_MS),
         ),
     )

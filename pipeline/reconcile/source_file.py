@@ -73,6 +73,11 @@ class Source:
     time_zone: str
 
 
+def is_source_id(text: str) -> bool:
+    """Whether a source can have this id."""
+    return _ID.fullmatch(text) is not None
+
+
 def read_sources(directory: Path) -> dict[str, Source]:
     """Every ``*.toml`` of the directory by source id, in order. Raises SourceFileError."""
     try:
@@ -87,7 +92,7 @@ def read_sources(directory: Path) -> dict[str, Source]:
 def read_source(path: Path) -> Source:
     """Raises SourceFileError."""
     try:
-        if not _ID.fullmatch(path.stem):
+        if not is_source_id(path.stem):
             raise SourceFileError(
                 "a source is named by its file: a small letter, then up to 62 of a-z, 0-9, _ and -, and .toml"
             )

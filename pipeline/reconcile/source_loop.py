@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from uuid import UUID
 
 import psycopg
 import structlog
@@ -28,8 +28,10 @@ from pipeline.ledger.sources import (
 )
 from pipeline.reconcile.backoff import backoff_seconds
 from pipeline.reconcile.source_clock import cron_is_due, interval_is_due
-from pipeline.reconcile.source_file import Source
-from pipeline.reconcile.source_pass import Waking, run_source_pass
+from pipeline.reconcile.source_file import Source, is_source_id
+from pipeline.reconcile.source_metrics import UNKNOWN_WAKEUPS
+from pipeline.reconcile.source_pass import SourcePassResult, Waking, run_source_pass
+from pipeline.reconcile.wakeup_topic import read_wakeups
 from pipeline.reconcile.wakeups import WakeUps, listen
 from pipeline.settings import Settings
 
@@ -44,6 +46,8 @@ LEASE_MARGIN_SECONDS = 60.0
 """A pass that has not ended so long after its budget was killed. A page takes at most the statement's time-out."""
 HOUSEKEEPING_SECONDS = 3_600.0
 EMPTY_PASSES_HOURS = 24
+SHOWN_CHARACTERS = 80
+REFUSALS_TOLD = 3
 
 _log = structlog.get_logger(__name__)
 
@@ -97,11 +101,13 @@ class SourceReconciler:
                 application="outrider source wake-ups",
             )
         )
+        topic = asyncio.create_task(read_wakeups(self._settings, self._named_by_kafka, lambda: self._stopping))
         failures, is_registered = 0, False
         try:
             while not self._stopping:
-                if listener.done():
-                    listener.result()  # it ends only by an error that is not the connection's
+                for task in (listener, topic):
+                    if task.done():
+                        task.result()  # it ends only by an error that is not the connection's
                 try:
                     if not is_registered:
                         await self._register()
@@ -118,8 +124,7 @@ class SourceReconciler:
             self._stopping = True
             listener.cancel()
             running = [state.running for state in self._states.values() if state.running is not None]
-            with suppress(asyncio.CancelledError):
-                await asyncio.gather(listener, *running, return_exceptions=True)
+            await asyncio.gather(listener, topic, *running, return_exceptions=True)
         _log.info("sources ended")
 
     def _notified(self, channel: str, payload: str) -> None:
@@ -127,6 +132,15 @@ class SourceReconciler:
             self.call(payload, "notify")
         else:
             self._wakeups.call("wake-up")
+
+    async def _named_by_kafka(self, source_ids: set[str]) -> None:
+        for source_id in source_ids:
+            if not is_source_id(source_id) or await self._wake(source_id, "kafka") is None:
+                UNKNOWN_WAKEUPS.inc()
+                _log.warning("a wake-up names no source", source=source_id[:SHOWN_CHARACTERS])
+
+    async def _wake(self, source_id: str, woken_by: str) -> UUID | None:
+        return await wake(self._pool, source_id, woken_by=woken_by, operator=None)
 
     async def _register(self) -> None:
         for state in self._states.values():
@@ -144,7 +158,7 @@ class SourceReconciler:
         """Begin the passes that something has asked for."""
         while self._called:
             source_id, woken_by = self._called.pop()
-            await wake(self._pool, source_id, woken_by=woken_by, operator=None)
+            await self._wake(source_id, woken_by)
         now = time.monotonic()
         if now >= self._housekeeping_due_at:
             self._housekeeping_due_at = now + HOUSEKEEPING_SECONDS
@@ -197,6 +211,7 @@ class SourceReconciler:
         state.has_backlog = False
         try:
             result = await run_source_pass(self._pool, state.source, waking, stop=lambda: self._stopping)
+            _tell(source_id, waking, result)
             has_failed = result.error is not None
             state.has_backlog = not has_failed and not result.is_complete
         except psycopg.Error as error:
@@ -210,3 +225,13 @@ class SourceReconciler:
         state.failures = state.failures + 1 if has_failed else 0
         state.not_before = time.monotonic() + backoff_seconds(state.failures) if has_failed else 0.0
         self._wakeups.call("pass ended")
+
+
+def _tell(source_id: str, waking: Waking, result: SourcePassResult) -> None:
+    told = {"source": source_id, "run_id": str(result.run_id), "woken_by": waking.woken_by, **asdict(result.tally)}
+    for event_id, reason in list(result.refusals.items())[:REFUSALS_TOLD]:
+        _log.warning("row refused", source=source_id, event_id=event_id[:SHOWN_CHARACTERS], reason=reason)
+    if result.error is not None:
+        _log.error("pass failed", **told, error=result.error)
+    elif result.tally.examined or result.tally.refused:
+        _log.info("pass", **told)

@@ -32,3 +32,4 @@ OLDEST_DUE_SECONDS = Gauge(
     ["source", "mode"],
 )
 REFUSED = Gauge("outrider_source_refused", "Rows that admission refuses, and that stay due.", ["source"])
+UNKNOWN_WAKEUPS = Counter("outrider_source_unknown_wakeups", "Records of the wake-up topic that name no source.")

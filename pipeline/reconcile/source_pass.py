@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 from uuid import UUID
 
 import psycopg
-import structlog
 
 from pipeline.ledger.admission import Admitted, Refused, admit_many
 from pipeline.ledger.pool import Connection, Pool
@@ -47,8 +46,6 @@ _TRANSIENT = (
     psycopg.errors.DeadlockDetected,
     psycopg.errors.SerializationFailure,
 )
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +95,8 @@ class SourcePassResult:
     duration_seconds: float
     shards: Sequence[int]
     enabled: bool
+    refusals: Mapping[str, str]
+    """Why rows were refused, by event id."""
 
     @property
     def counts(self) -> dict[str, Any]:
@@ -146,7 +145,7 @@ async def run_source_pass(
     result = work.result(modes, error)
     async with pool.connection() as connection:
         await finish_source_run(connection, run_id, result.counts, error)
-    _show(source, waking, result)
+    _count(source, waking, result)
     return result
 
 
@@ -162,6 +161,7 @@ class _Pass:
         self._stop = stop
         self._started = time.perf_counter()
         self._refused: set[str] = set()
+        self._refusals: dict[str, str] = {}
         self._page_before: set[str] = set()
         self._before: float | None = None
         self._after: float | None = None
@@ -196,6 +196,7 @@ class _Pass:
             duration_seconds=time.perf_counter() - self._started,
             shards=modes.live,
             enabled=modes.enabled,
+            refusals=self._refusals,
         )
 
     def _is_over(self) -> bool:
@@ -280,9 +281,9 @@ class _Pass:
         self._tally = tally
         self._refused.update(reasons)
         ROWS.labels(self._source.source_id, "refused").inc(len(reasons))
-        event_id, why = next(iter(reasons.items()))
-        _log.warning("rows refused", source=self._source.source_id, rows=len(reasons), event_id=event_id, reason=why)
+        self._refusals |= reasons
         if len(self._refused) > REFUSED_MAX:
+            event_id, why = next(iter(reasons.items()))
             raise SourceError(f"more than {REFUSED_MAX} rows are refused, the last one: {event_id}: {why}")
 
 
@@ -311,16 +312,6 @@ def describe(error: psycopg.Error) -> str:
     return f"{type(error).__name__}: {'; '.join(part for part in said if part)}"
 
 
-def _show(source: Source, waking: Waking, result: SourcePassResult) -> None:
+def _count(source: Source, waking: Waking, result: SourcePassResult) -> None:
     PASSES.labels(source.source_id, waking.woken_by, "failed" if result.error else "done").inc()
     PASS_SECONDS.labels(source.source_id).observe(result.duration_seconds)
-    told = {
-        "source": source.source_id,
-        "run_id": str(result.run_id),
-        "woken_by": waking.woken_by,
-        **asdict(result.tally),
-    }
-    if result.error is not None:
-        _log.error("pass failed", **told, error=result.error)
-    elif result.tally.examined or result.tally.refused:
-        _log.info("pass", **told)

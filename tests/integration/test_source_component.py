@@ -7,13 +7,14 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from confluent_kafka import Producer
 
 from pipeline.ledger.api_keys import Scope
 from tests.fixtures.components import StartComponent
 from tests.support.api_world import api, caller, make_key
 from tests.support.ledger_rows import connect, scalar, wait_until
-from tests.support.program import Outrider
-from tests.support.source_world import SOURCE_ID, add_assets, make_assets, set_modes, write_source
+from tests.support.program import Outrider, program
+from tests.support.source_world import SOURCE_ID, add_assets, make_assets, make_topics, write_source
 
 OPEN = "select count(*) from public.asset where announced_at is null"
 
@@ -31,26 +32,137 @@ def wait_for_all(connection: psycopg.Connection, count: int) -> None:
     assert scalar(connection, "select count(*) from outrider.event") == count
 
 
+def passes(connection: psycopg.Connection, woken_by: str, source_id: str = SOURCE_ID) -> int:
+    """Those that have ended."""
+    return int(
+        scalar(
+            connection,
+            "select count(*) from outrider.run where kind = 'source.pass' and finished_at is not null and error is null "
+            "and woken_by = %s and parameters ->> 'source' = %s",
+            woken_by,
+            source_id,
+        )
+    )
+
+
 async def test_every_wake_up_makes_a_pass_begin(
+    *,
     component: StartComponent,
     connection: psycopg.Connection,
     database: str,
     role_dsns: dict[str, str],
     tmp_path: Path,
     outrider: Outrider,
+    bootstrap_servers: str,
+    topic_prefix: str,
 ) -> None:
-    write_source(tmp_path)
+    write_source(tmp_path, cron="0 0 1 1 *", time_zone="Europe/Berlin")
+    write_source(tmp_path, "ticking", interval_seconds=0.2)
+    make_topics(bootstrap_servers, topic_prefix)
     component("reconciler", sources_directory=tmp_path)
-    wait_until(lambda: scalar(connection, "select count(*) from outrider.source") == 1, "the source is read")
+    wait_until(lambda: scalar(connection, "select count(*) from outrider.source") == 2, "the sources are read")
     entry = outrider("source", "set", SOURCE_ID, "--mode", "live", "--reason", "test", "--json").json
     assert entry["modes"] == ["live"] * 4
 
+    # HTTP, twice: the second is harmless.
     add_assets(connection, 1, 10)
     async with api(role_dsns["api"]) as url, caller(url, make_key(database, Scope.READ, Scope.WAKE)) as client:
-        reply = await client.ask("POST", f"/v1/wakeups/{SOURCE_ID}")
-        assert (reply.status, reply.body["source"]) == (202, SOURCE_ID)
+        replies = [await client.ask("POST", f"/v1/wakeups/{SOURCE_ID}") for _ in range(2)]
+        assert [(reply.status, reply.body["source"]) for reply in replies] == [(202, SOURCE_ID)] * 2
         assert (await client.ask("POST", "/v1/wakeups/nothing")).problem == "not-found"
-        run_id = reply.body["run_id"]
+        assert (await client.ask("POST", "/v1/events")).problem == "forbidden"
+        run_id = replies[0].body["run_id"]
     wait_for_all(connection, 10)
-    finished = "select woken_by || counts ->> 'admitted' from outrider.run where run_id = %s and finished_at is not null"
+    finished = (
+        "select woken_by || (counts ->> 'admitted') from outrider.run where run_id = %s and finished_at is not null"
+    )
     wait_until(lambda: connection.execute(finished, (run_id,)).fetchone() == ("http10",), "the run has ended")
+
+    # NOTIFY, by a trigger's transaction as well as by hand.
+    add_assets(connection, 11, 10)
+    connection.execute("select pg_notify('outrider_source', %s)", (SOURCE_ID,))
+    wait_for_all(connection, 20)
+    wait_until(lambda: passes(connection, "notify") == 1, "the run has ended")
+
+    # Kafka: what names no source, or is no text, changes nothing.
+    add_assets(connection, 21, 10)
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    for key in (b"nothing", b"\xff\x00", None, SOURCE_ID.encode(), SOURCE_ID.encode()):
+        producer.produce(f"{topic_prefix}.wakeups", key=key, value=b"due: everything")
+    assert producer.flush(30) == 0
+    wait_for_all(connection, 30)
+    wait_until(lambda: passes(connection, "kafka") >= 1, "the run has ended")
+
+    # Cron: three years of ticks were missed, and are one.
+    add_assets(connection, 31, 10)
+    connection.execute("update outrider.source set cron_at = now() - interval '3 years'")
+    wait_for_all(connection, 40)
+    wait_until(lambda: passes(connection, "cron") == 1, "the run has ended")
+
+    # The interval, of the other source.
+    add_assets(connection, 41, 10)
+    outrider("source", "set", "ticking", "--mode", "live", "--reason", "test")
+    wait_for_all(connection, 50)
+    wait_until(lambda: passes(connection, "interval", "ticking") >= 2, "it ticks")
+    assert passes(connection, "cron") == 1
+
+    # Disabled, neither its clock nor a call makes it claim anything; enabled, it goes on.
+    outrider("source", "set", "ticking", "--disable", "--reason", "test")
+    add_assets(connection, 51, 10)
+    connection.execute("select pg_notify('outrider_source', 'ticking')")
+    wait_until(lambda: passes(connection, "notify", "ticking") == 1, "the call is answered")
+    assert scalar(connection, OPEN) == 10
+    outrider("source", "set", "ticking", "--enable", "--reason", "test")
+    wait_for_all(connection, 60)
+    assert scalar(connection, "select count(*) from outrider.run where kind = 'source.set'") == 4
+
+
+def test_the_command_passes_under_the_operators_name(
+    *,
+    connection: psycopg.Connection,
+    settings_values: dict[str, object],
+    role_dsns: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_source(tmp_path)
+    values = {**settings_values, "sources_directory": tmp_path}
+    as_operator = program(monkeypatch, capsys, **{**values, "postgres_dsn": role_dsns["operator"]})
+    as_reconciler = program(monkeypatch, capsys, **{**values, "postgres_dsn": role_dsns["reconciler"]})
+    add_assets(connection, 1, 120)
+
+    refused = as_reconciler("reconcile", "run", SOURCE_ID)
+    assert refused.exit_code == 1
+    assert "no shard of it is live" in refused.stderr
+    assert scalar(connection, OPEN) == 120
+
+    assert as_operator("source", "set", SOURCE_ID, "--mode", "live", "--reason", "r").exit_code == 0
+    done = as_reconciler("reconcile", "run", SOURCE_ID, "--operator", "ada", "--reason", "mended", "--json")
+    assert (done.exit_code, done.json["admitted"], done.json["pages"]) == (0, 120, 3)
+    run = as_operator("runs", "show", done.json["run_id"], "--json").json
+    assert (run["operator"], run["reason"], run["woken_by"]) == ("ada", "mended", "operator")
+
+    listed = as_operator("source", "list")
+    assert SOURCE_ID in listed.stdout
+    shown = as_operator("source", "show", SOURCE_ID, "--json").json
+    assert [one["counts"]["admitted"] for one in shown["passes"]] == [120, 0]
+
+    # An operator's login admits nothing, and neither does a worker's.
+    assert "permission denied" in as_operator("reconcile", "run", SOURCE_ID).stderr
+    assert "nothing" in as_reconciler("reconcile", "run", "nothing").stderr
+    assert as_operator("source", "set", SOURCE_ID, "--mode", "live", "--shard", "4", "--reason", "r").exit_code == 1
+    assert as_operator("source", "set", SOURCE_ID, "--reason", "r").exit_code == 2
+    assert "no source" in as_operator("source", "show", "nothing").stderr
+
+
+def test_a_source_that_is_wrong_is_one_line_at_the_start(
+    component: StartComponent, database: str, tmp_path: Path
+) -> None:
+    path = write_source(tmp_path, interval_seconds=0)
+    reconciler = component("reconciler", sources_directory=tmp_path)
+    wait_until(lambda: not reconciler.is_running, "it ends")
+    assert reconciler.exit_status == 1
+    assert str(path) in reconciler.log_tail(5)
+    assert "interval_seconds" in reconciler.log_tail(5)
+    assert "Traceback" not in reconciler.log_tail(50)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from pipeline.reconcile.source_file import Source, parse_source
 from tests.support.ledger_rows import add_destination
@@ -96,6 +97,13 @@ def add_assets(connection: psycopg.Connection, first: int, count: int, **columns
         "from generate_series(%s::bigint, %s::bigint) n",
         (columns.get("publisher"), columns.get("processed_at"), columns.get("payload"), first, first + count - 1),
     )
+
+
+def make_topics(bootstrap_servers: str, topic_prefix: str) -> None:
+    """The topic of wake-ups; the fixture of the prefix deletes it."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    for creation in admin.create_topics([NewTopic(f"{topic_prefix}.wakeups", 1, 1)]).values():
+        creation.result(30)
 
 
 def set_modes(connection: psycopg.Connection, mode: str, *shards: int, shard_count: int = 4) -> None:

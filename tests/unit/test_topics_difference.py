@@ -44,6 +44,7 @@ def test_the_topics_are_declared_under_the_prefix() -> None:
         "test.connector.positions",
         "test.connector.control",
         "test.quarantine",
+        "test.wakeups",
     }
 
 
