@@ -10,12 +10,13 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import psycopg
 import typer
 
 from pipeline.cli.errors import CommandError, UsageError
+from pipeline.cli.run_commands import is_component
 from pipeline.ledger.migrate import MigrationError
 from pipeline.settings import SettingsError
 
@@ -41,8 +42,8 @@ COMMAND_MODULES = (
 )
 
 
-def build_app(command: str | None = None) -> typer.Typer:
-    """The whole tree; of ``run`` that command alone, since a component that comes back is to load only what it uses."""
+def build_app(words: Sequence[str] = ()) -> typer.Typer:
+    """The whole tree; for a command line that starts a component only that, since it is to load only what it uses."""
     app = typer.Typer(
         name="outrider",
         help="Committed business events to webhook receivers, on the record.",
@@ -51,7 +52,7 @@ def build_app(command: str | None = None) -> typer.Typer:
         add_completion=False,
     )
     app.callback()(_tree)  # without one, a tree of a single command would lose the command's name
-    for name in ("run_commands",) if command == "run" else COMMAND_MODULES:
+    for name in ("run_commands",) if is_component(words) else COMMAND_MODULES:
         if importlib.util.find_spec(f"pipeline.cli.{name}") is None:
             continue
         register: Callable[[typer.Typer], None] = importlib.import_module(f"pipeline.cli.{name}").register
@@ -66,7 +67,7 @@ def _tree() -> None:
 def main() -> None:
     """Entry point of the console script."""
     try:
-        build_app(next(iter(sys.argv[1:]), None))()
+        build_app(sys.argv[1:])()
     except UsageError as error:
         _fail(str(error), exit_code=2)
     except (CommandError, SettingsError, MigrationError) as error:

@@ -24,6 +24,11 @@ def register(app: typer.Typer) -> None:
     group.command("list")(show_list)
     group.command("show")(show)
     app.add_typer(group, name="runs")
+    # `outrider run list` is what one types who has just read of a run; `runs` is the documented name.
+    for known in app.registered_groups:
+        if known.name == "run" and known.typer_instance is not None:
+            known.typer_instance.command("list", hidden=True)(show_list)
+            known.typer_instance.command("show", hidden=True)(show)
 
 
 def show_list(
