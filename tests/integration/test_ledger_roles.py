@@ -10,7 +10,8 @@ from psycopg import sql
 
 from tests.support.ledger_rows import STATE_COLUMNS, add_delivery, add_destination
 
-ROLES = ("application", "connector", "worker", "auditor", "operator", "api")
+ROLES = ("application", "connector", "worker", "reconciler", "auditor", "operator", "api")
+SOURCES = ("source", "source_shard", "source_wakeup", "source_refusal", "source_shadow")
 TABLES = (
     "event",
     "destination",
@@ -24,6 +25,7 @@ TABLES = (
     "run",
     "ledger_setting",
     "api_key",
+    *SOURCES,
 )
 AUDIT = "outrider_audit.record"
 
@@ -31,7 +33,9 @@ AUDIT = "outrider_audit.record"
 READS = {
     "application": set[str](),
     "connector": {"dispatch_outbox", "delivery_attempt"},
-    "worker": set(TABLES) - {"subscription", "api_key"},
+    "worker": set(TABLES) - {"subscription", "api_key", *SOURCES},
+    # All that a worker reads, and the sources.
+    "reconciler": set(TABLES) - {"subscription", "api_key"},
     "auditor": set[str](),
     "operator": set(TABLES),
     # Of events and attempts it reads columns: no payload, and nothing that a receiver said.
@@ -44,6 +48,7 @@ DELETES = {
     **{role: set[str]() for role in ROLES},
     "operator": {"destination", "destination_pace", "destination_secret", "destination_credential", "subscription"},
     "api": {"subscription"},
+    "reconciler": {"source_wakeup", "source_refusal", "source_shadow"},
 }
 
 ActAs = Callable[[str, str], None]
@@ -107,6 +112,18 @@ ALLOWED = [
     ("worker", "select outrider.ensure_partitions(3)"),
     ("worker", "select outrider.drop_expired_partitions(7, 90)"),
     ("worker", "select outrider.delivery_identity('e', 'd'), outrider.message_identity('d', 1)"),
+    ("reconciler", "select * from outrider.admit_many('[]', '{}')"),
+    ("reconciler", MOVE),
+    ("reconciler", "update outrider.source set interval_at = now(), cron_at = now()"),
+    ("reconciler", "select outrider.wake_source('assets', 'kafka', null)"),
+    ("reconciler", "select outrider.forget_empty_passes(interval '1 day')"),
+    ("api", "select outrider.wake_source('assets', 'http', 'api:x')"),
+    ("operator", "update outrider.source set enabled = false"),
+    (
+        "operator",
+        "insert into outrider.source_shard (source_id, shard, shard_count, mode) select 'x', 0, 1, 'live' where false",
+    ),
+    ("application", "select outrider.live_shards('assets'), outrider.shard_of('a', 4)"),
     ("operator", MOVE),
     ("operator", "update outrider.delivery set last_outcome = 'cancelled'"),
     ("operator", "update outrider.ledger_setting set payload_bytes_max = 5"),
@@ -143,6 +160,15 @@ REFUSED = [
     ("connector", ADMIT),
     ("connector", "insert into outrider.dispatch_outbox (delivery_id) values ('x')"),
     ("worker", ADMIT),
+    ("worker", "select * from outrider.admit_many('[]', '{}')"),
+    ("worker", "select outrider.wake_source('assets', 'kafka', null)"),
+    ("reconciler", ADMIT),
+    ("reconciler", "insert into outrider.event (event_id) values ('x')"),
+    ("reconciler", "update outrider.source_shard set mode = 'live'"),
+    ("reconciler", "update outrider.source set enabled = true"),
+    ("reconciler", "update outrider.run set operator = 'nobody'"),
+    ("application", "select outrider.wake_source('assets', 'http', 'somebody')"),
+    ("api", "update outrider.source set enabled = true"),
     ("worker", "update outrider.run set operator = 'nobody', reason = 'forged'"),
     ("worker", "update outrider.delivery set event_id = 'other'"),
     ("worker", "update outrider.delivery set destination_id = 'other'"),
