@@ -17,6 +17,7 @@ from pipeline.ledger.pool import open_pool
 from pipeline.ledger.sources import register as register_source
 from pipeline.reconcile.loop import pass_limits
 from pipeline.reconcile.passes import run_pass
+from pipeline.reconcile.shadow import LookResult, look
 from pipeline.reconcile.source_file import Source
 from pipeline.reconcile.source_pass import SourcePassResult, Waking, run_source_pass
 from pipeline.settings import Settings, load_settings
@@ -44,12 +45,15 @@ def run(
     if source is None:
         _print(asyncio.run(_run(settings, by)), as_json=as_json)
         return
-    result = asyncio.run(_run_source(settings, configured_source(settings, source), by))
+    result, seen = asyncio.run(_run_source(settings, configured_source(settings, source), by))
     shown = {"run_id": str(result.run_id), **result.counts, "shards": list(result.shards), "error": result.error}
+    if seen is not None:
+        shown |= {"shadow_shards": list(result.shadow_shards), "look": {"run_id": str(seen.run_id), **seen.counts}}
     _print(shown, as_json=as_json)
-    if result.error is not None:
-        raise CommandError(f"{source}: {result.error}")
-    if not result.enabled or not result.shards:
+    error = result.error or (seen.error if seen is not None else None)
+    if error is not None:
+        raise CommandError(f"{source}: {error}")
+    if seen is None and not (result.enabled and result.shards):
         why = "no shard of it is live" if result.enabled else "it is disabled"
         raise CommandError(f"{source}: {why}, so nothing was looked for: outrider source set {source} --help")
 
@@ -69,7 +73,7 @@ async def _run(settings: Settings, by: Act) -> dict[str, Any]:
     return {"run_id": str(result.run_id), **asdict(result.moved), "is_complete": result.is_complete}
 
 
-async def _run_source(settings: Settings, source: Source, by: Act) -> SourcePassResult:
+async def _run_source(settings: Settings, source: Source, by: Act) -> tuple[SourcePassResult, LookResult | None]:
     async with open_pool(settings.postgres_conninfo, 2, "reconcile run") as pool:
         await register_source(
             pool,
@@ -79,4 +83,6 @@ async def _run_source(settings: Settings, source: Source, by: Act) -> SourcePass
             can_shadow=source.lookup is not None,
         )
         waking = Waking(woken_by="operator", operator=by.operator, reason=by.reason, retries_refused=True)
-        return await run_source_pass(pool, source, waking)
+        result = await run_source_pass(pool, source, waking)
+        seen = await look(pool, source, result.shadow_shards, waking) if result.shadow_shards else None
+    return result, seen

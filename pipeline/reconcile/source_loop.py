@@ -27,6 +27,7 @@ from pipeline.ledger.sources import (
     wake,
 )
 from pipeline.reconcile.backoff import backoff_seconds
+from pipeline.reconcile.shadow import look
 from pipeline.reconcile.source_clock import cron_is_due, interval_is_due
 from pipeline.reconcile.source_file import Source, is_source_id
 from pipeline.reconcile.source_metrics import UNKNOWN_WAKEUPS
@@ -213,6 +214,11 @@ class SourceReconciler:
             result = await run_source_pass(self._pool, state.source, waking, stop=lambda: self._stopping)
             _tell(source_id, waking, result)
             has_failed = result.error is not None
+            if result.shadow_shards and not self._stopping:
+                seen = await look(self._pool, state.source, result.shadow_shards, waking, stop=lambda: self._stopping)
+                if seen.error is not None:
+                    has_failed = True
+                    _log.error("look failed", source=source_id, run_id=str(seen.run_id), error=seen.error)
             state.has_backlog = not has_failed and not result.is_complete
         except psycopg.Error as error:
             has_failed = True

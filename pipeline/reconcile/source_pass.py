@@ -94,6 +94,8 @@ class SourcePassResult:
     oldest_due_after_seconds: float | None
     duration_seconds: float
     shards: Sequence[int]
+    """Those that are live."""
+    shadow_shards: Sequence[int]
     enabled: bool
     refusals: Mapping[str, str]
     """Why rows were refused, by event id."""
@@ -195,6 +197,7 @@ class _Pass:
             oldest_due_after_seconds=self._after,
             duration_seconds=time.perf_counter() - self._started,
             shards=modes.live,
+            shadow_shards=modes.shadow if modes.enabled else [],
             enabled=modes.enabled,
             refusals=self._refusals,
         )

@@ -42,6 +42,20 @@ async def due_rows(connection: Connection, source: Source, *, shards: Sequence[i
     return _due("due", columns, rows)
 
 
+async def lookup_rows(
+    connection: Connection, source: Source, *, shards: Sequence[int], event_ids: Sequence[str]
+) -> list[DueRow]:
+    """Those of the named events that belong to the shards, due or not. Raises as ``claim_page`` does."""
+    if source.lookup is None:
+        raise SourceError("the source has no lookup, which shadow mode needs")
+    async with connection.transaction():
+        await connection.execute("set transaction read only")
+        parameters = _parameters(source, shards, event_ids=list(event_ids))
+        columns, rows = await _rows(connection, source, source.lookup, parameters)
+    _check_bound("lookup", rows, len(event_ids))
+    return _due("lookup", columns, rows)
+
+
 async def oldest_due_seconds(connection: Connection, source: Source, *, shards: Sequence[int]) -> float:
     """Age of the earliest due row by the database's clock, 0 where nothing is due. Raises as ``claim_page`` does."""
     if not shards:
@@ -58,7 +72,9 @@ async def oldest_due_seconds(connection: Connection, source: Source, *, shards: 
 
 def _check_bound(statement: str, rows: Sequence[TupleRow], limit: int) -> None:
     if len(rows) > limit:
-        raise SourceError(f"{statement} gave {len(rows)} rows where %(limit)s was {limit}: end it with limit %(limit)s")
+        raise SourceError(
+            f"{statement} gave {len(rows)} rows where at most {limit} were asked for: end it with its limit"
+        )
 
 
 def _due(statement: str, columns: Sequence[Column], rows: Sequence[TupleRow]) -> list[DueRow]:

@@ -129,7 +129,7 @@ async def test_a_type_that_the_review_did_not_see_is_refused(pool: Pool, connect
     ("changes", "said"),
     [
         ({"claim": CLAIM.replace("public.asset a", "public.nothing a")}, "nothing"),
-        ({"claim": CLAIM.replace("limit %(limit)s", "limit %(limit)s * 2")}, "end it with limit"),
+        ({"claim": CLAIM.replace("limit %(limit)s", "limit %(limit)s * 2")}, "end it with its limit"),
         ({"claim": CLAIM.replace(" as event_type", " as kind")}, "claim has no column event_type"),
         ({"claim": CLAIM.replace("as due_at", "as deliver_ad")}, "deliver_ad"),
         (
