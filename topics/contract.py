@@ -19,7 +19,7 @@ import msgspec
 
 from topics import contract_wire as wire
 from topics.codecs import Attempt
-from topics.declarations import ATTEMPTS, CONTROL, DISPATCH, POSITIONS, QUARANTINE
+from topics.declarations import ATTEMPTS, CONTROL, DISPATCH, POSITIONS, QUARANTINE, WAKEUPS
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -125,6 +125,16 @@ KINDS: Final[Mapping[str, tuple[RecordKind, ...]]] = {
             headers=wire.MarkHeaders,
             value=wire.SettledMark,
             may_be_null=frozenset({"key"}),
+        ),
+    ),
+    WAKEUPS: (
+        RecordKind(
+            name="wakeup",
+            summary="A call for a pass over a source; key: the source's id, and the value means nothing.",
+            key="text",
+            headers=wire.NoHeaders,
+            value="bytes",
+            may_be_null=frozenset({"value"}),
         ),
     ),
 }

@@ -1,0 +1,1 @@
+"""Programs that use Outrider as another team would; each folder has a README."""

@@ -1,0 +1,1 @@
+"""A consumer group of its own on the attempts topic: success rate, attempts and latency for each minute."""
