@@ -28,12 +28,13 @@ from pipeline.offsets.targets import parse_duration, parse_moment
 from pipeline.replay import acts
 from pipeline.replay.driving import Driver, Ended, run_of
 from pipeline.replay.errors import ReplayError
-from pipeline.replay.plan import read_plan, write_plan
+from pipeline.replay.plan import Plan, read_plan, write_plan
 from pipeline.replay.planning import PlanRequest, make_plan
 from pipeline.replay.progress import Progress
 from pipeline.replay.ranges import ByTime, Wanted, parse_offsets
+from pipeline.replay.rebuild_planning import RebuildTopics, make_rebuild_plan
 from pipeline.settings import Settings, load_settings
-from topics.declarations import DISPATCH
+from topics.declarations import ATTEMPTS, DISPATCH
 
 PROGRESS_SECONDS = 1.0
 READER_GROUP = "replay.plan"
@@ -48,7 +49,7 @@ Share = Annotated[
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Dispatch deliveries again: plan, run, and steer a run.")
-    for command in (plan, run, resume, pause, cancel, status, report):
+    for command in (plan, rebuild, run, resume, pause, cancel, status, report):
         group.command(command.__name__)(command)
     app.add_typer(group, name="replay")
 
@@ -125,11 +126,36 @@ def plan(
                 progress=_Line().offsets,
             )
         write_plan(made, out)
-    if as_json:
-        print_json(msgspec.to_builtins(made))
-    else:
-        print_plan(made)
-        print(f"\nwritten to {out}; nothing is dispatched before: outrider replay run {out} --reason '...'")
+    _show_plan(made, out, as_json=as_json)
+
+
+def rebuild(
+    *,
+    out: Out,
+    since: Annotated[str | None, typer.Option(help="Messages from then on; without it, all that there are.")] = None,
+    until: Annotated[str | None, typer.Option(help="Messages before then.")] = None,
+    last: Annotated[str | None, typer.Option(help="Messages of so long, as 6h or 2d.")] = None,
+    rate: Rate = 100.0,
+    as_json: AsJson = False,
+) -> None:
+    """Plan to restore deliveries that the ledger has lost, as after a restore of the database, from what the topics say.
+
+    Changes nothing; `replay run` restores. Stop workers and the reconciler until that is done.
+    """
+    settings = load_settings()
+    wanted = _wanted("topic", since=since, until=until, last=last, offsets=None)
+    if not isinstance(wanted, ByTime):
+        raise TypeError("without offsets a range is one of time")
+    topics = RebuildTopics(
+        dispatch=settings.name(DISPATCH), attempts=settings.name(ATTEMPTS), reader_group=settings.name(READER_GROUP)
+    )
+    with _errors("no plan was written; the same command begins anew"):
+        with operator_connection(settings.postgres_conninfo) as connection:
+            made = make_rebuild_plan(
+                settings.kafka, connection, wanted, topics, rate_per_second=rate, progress=_Line().offsets
+            )
+        write_plan(made, out)
+    _show_plan(made, out, as_json=as_json)
 
 
 def run(
@@ -210,6 +236,14 @@ def _drive(settings: Settings, connection: psycopg.Connection, run_id: UUID, *, 
         ) from None
     line.end()
     _show_ended(ended, as_json=as_json)
+
+
+def _show_plan(made: Plan, out: Path, *, as_json: bool) -> None:
+    if as_json:
+        print_json(msgspec.to_builtins(made))
+    else:
+        print_plan(made)
+        print(f"\nwritten to {out}; nothing is done before: outrider replay run {out} --reason '...'")
 
 
 def _show_ended(ended: Ended, *, as_json: bool) -> None:

@@ -16,10 +16,17 @@ from pipeline.cli.output import print_columns, print_fields, print_json, visible
 from pipeline.ledger import replay as ledger_replay
 from pipeline.replay.driving import Ended, run_of
 from pipeline.replay.plan import Plan
-from pipeline.replay.progress import Progress
+from pipeline.replay.progress import DONE, Progress
 
 WAITED_FOR_MAX = 20
 
+WOULD_BE = {
+    "replay": "replayed",
+    "rebuild_due": "rebuilt, due",
+    "rebuild_succeeded": "rebuilt, succeeded",
+    "rebuild_dead": "rebuilt, dead",
+    "advance": "brought up to date",
+}
 WHY = {
     "succeeded": "succeeded already",
     "dead": "given up (--mode failed takes them)",
@@ -30,6 +37,10 @@ WHY = {
     "cancelled": "cancelled by an operator (--outcome cancelled takes them)",
     "gone_on": "dispatched otherwise since they were selected",
     "destination_disabled": "of a destination that is disabled",
+    "incomplete": "with messages that do not name event, type and content type",
+    "foreign": "with ids that are not those of their content",
+    "no_destination": "of a destination that is not there: add it first",
+    "other_event": "of an event that the ledger has with another content",
 }
 
 
@@ -39,7 +50,7 @@ def print_plan(plan: Plan) -> None:
             ("source", plan.origin),
             ("mode", plan.choice.mode),
             *((name, value) for name, value in _filters(plan)),
-            ("would replay", plan.replayed),
+            ("would restore" if plan.source == "rebuild" else "would replay", plan.replayed),
             ("at", f"{plan.rate_per_second:g} a second, at most {plan.share:.0%} of what a destination starts"),
             ("takes", _duration(plan)),
         ]
@@ -48,10 +59,7 @@ def print_plan(plan: Plan) -> None:
         print()
         print_columns(
             ("DESTINATION", "STATE", "ADMITTED", "DELIVERIES", "WOULD BE"),
-            [
-                (c.destination_id, c.state, c.age, c.deliveries, "replayed" if c.verdict == "replay" else "left")
-                for c in plan.counts
-            ],
+            [(c.destination_id, c.state, c.age, c.deliveries, WOULD_BE.get(c.verdict, "left")) for c in plan.counts],
         )
     for reason, deliveries in plan.left.items():
         print(f"left: {deliveries} {WHY.get(reason, reason)}")
@@ -108,7 +116,8 @@ def progress_line(progress: Progress) -> str:
 
 def print_ended(ended: Ended) -> None:
     progress = ended.progress
-    print(f"run {ended.run_id} is {ended.outcome}: replayed {progress.done}")
+    done = ", ".join(f"{verdict} {progress.items[verdict]}" for verdict in DONE if verdict in progress.items)
+    print(f"run {ended.run_id} is {ended.outcome}: {done or 'nothing was to be done'}")
     for reason, count in sorted(progress.skipped.items()):
         print(f"skipped {count}: {WHY.get(reason, reason)}")
     if progress.waiting:

@@ -310,6 +310,21 @@ def skip_disabled(connection: psycopg.Connection, run_id: UUID) -> int:
     return connection.execute(query("replay", "skip_disabled"), {"run_id": run_id}).rowcount
 
 
+def release_rebuilt(
+    connection: psycopg.Connection, run_id: UUID, *, after_id: str, before: int, rate_per_second: float, page_rows: int
+) -> tuple[str | None, int]:
+    """Make the next page of what was rebuilt due along the rate; its last id, and how many there were."""
+    parameters = {
+        "run_id": run_id,
+        "after_id": after_id,
+        "before": before,
+        "rate_per_second": rate_per_second,
+        "page_rows": page_rows,
+    }
+    last_id, rows = _row(connection.execute(query("replay", "release_page"), parameters))
+    return last_id, rows
+
+
 def counts_of_items(connection: psycopg.Connection, run_id: UUID) -> dict[str, int]:
     """Items by verdict; ``waiting`` is what is still to come."""
     return dict(connection.execute(query("replay", "counts_of_items"), {"run_id": run_id}).fetchall())

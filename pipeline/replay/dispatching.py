@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
-from uuid import UUID
-
-import psycopg
 
 from pipeline.ledger import replay as ledger_replay
-from pipeline.ledger.runs import count_run
 from pipeline.replay.pace import Pace
-from pipeline.replay.plan import Plan
-from pipeline.replay.progress import Progress
+from pipeline.replay.work import Work
 
 PAGE_ROWS: Final = 1_000
 WINDOW_SECONDS: Final = 5.0
@@ -23,43 +16,35 @@ LOOK_SECONDS: Final = 0.25
 """Where no destination has room, or the rate allows none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatching:
-    ledger: psycopg.Connection
-    run_id: UUID
-    plan: Plan
-    driver: str
-    progress: Progress
-    report: Callable[[Progress], None]
+def dispatch_all(work: Work) -> bool:
+    """Whether no item is left; False where something else is wished."""
+    pace = Pace(work.plan.rate_per_second, time.monotonic())
+    while True:
+        allowed = min(PAGE_ROWS, pace.allowed(time.monotonic()))
+        with work.ledger.transaction():
+            if not work.may_go_on("dispatch"):
+                return False
+            verdicts = _page(work, allowed) if allowed else {}
+            if verdicts:
+                work.progress.decide(verdicts)
+                work.count()
+        pace.spend(verdicts.get("replayed", 0))
+        work.report(work.progress)
+        if not verdicts:
+            if not ledger_replay.has_waiting(work.ledger, work.run_id):
+                return True
+            time.sleep(LOOK_SECONDS if allowed else min(LOOK_SECONDS, pace.wait_seconds))
 
-    def work(self) -> bool:
-        """Whether no item is left; False where something else is wished."""
-        pace = Pace(self.plan.rate_per_second, time.monotonic())
-        while True:
-            allowed = min(PAGE_ROWS, pace.allowed(time.monotonic()))
-            with self.ledger.transaction():
-                if ledger_replay.drive(self.ledger, self.run_id, self.driver) != ("run", "dispatch"):
-                    return False
-                verdicts = self._page(allowed) if allowed else {}
-                if verdicts:
-                    self.progress.decide(verdicts)
-                    count_run(self.ledger, self.run_id, self.progress.counts())
-            pace.spend(verdicts.get("replayed", 0))
-            self.report(self.progress)
-            if not verdicts:
-                if not ledger_replay.has_waiting(self.ledger, self.run_id):
-                    return True
-                time.sleep(LOOK_SECONDS if allowed else min(LOOK_SECONDS, pace.wait_seconds))
 
-    def _page(self, rows: int) -> dict[str, int]:
-        verdicts = ledger_replay.dispatch_items(
-            self.ledger,
-            self.run_id,
-            self.plan.choice,
-            page_rows=rows,
-            share=self.plan.share,
-            window_seconds=WINDOW_SECONDS,
-        )
-        if not verdicts and (skipped := ledger_replay.skip_disabled(self.ledger, self.run_id)):
-            return {"destination_disabled": skipped}
-        return verdicts
+def _page(work: Work, rows: int) -> dict[str, int]:
+    verdicts = ledger_replay.dispatch_items(
+        work.ledger,
+        work.run_id,
+        work.plan.choice,
+        page_rows=rows,
+        share=work.plan.share,
+        window_seconds=WINDOW_SECONDS,
+    )
+    if not verdicts and (skipped := ledger_replay.skip_disabled(work.ledger, work.run_id)):
+        return {"destination_disabled": skipped}
+    return verdicts

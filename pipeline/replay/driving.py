@@ -18,19 +18,34 @@ import msgspec
 import psycopg
 
 from pipeline.ledger import replay as ledger_replay
-from pipeline.ledger.replay import Phase, Wish
+from pipeline.ledger.replay import Phase, Source, Wish
 from pipeline.ledger.runs import Run, alone, close_run, find_run
-from pipeline.replay.dispatching import Dispatching
+from pipeline.replay.dispatching import dispatch_all
 from pipeline.replay.errors import ReplayError
 from pipeline.replay.plan import Plan, checked_plan
 from pipeline.replay.progress import Progress
-from pipeline.replay.selecting import LedgerSelecting, TopicSelecting
+from pipeline.replay.rebuilding import read_attempts, rebuild_from_topic, release_rebuilt
+from pipeline.replay.selecting import select_from_ledger, select_from_topic
+from pipeline.replay.work import Work
 from pipeline.settings import Settings
 
 KIND = "replay"
 PAUSE_LOOK_SECONDS = 0.5
 
 Say = Callable[[str], None]
+Step = Callable[[Work], bool]
+
+_STEPS: dict[Source, dict[Phase, tuple[Step, Phase]]] = {
+    "topic": {"select": (select_from_topic, "dispatch"), "dispatch": (dispatch_all, "over")},
+    "ledger": {"select": (select_from_ledger, "dispatch"), "dispatch": (dispatch_all, "over")},
+    "dead": {"select": (select_from_ledger, "dispatch"), "dispatch": (dispatch_all, "over")},
+    "rebuild": {
+        "evidence": (read_attempts, "select"),
+        "select": (rebuild_from_topic, "dispatch"),
+        "dispatch": (release_rebuilt, "over"),
+    },
+}
+"""What is done in each phase, and the phase that follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +93,14 @@ class Driver:
                 time.sleep(PAUSE_LOOK_SECONDS)
                 continue
             is_told = False
-            if phase == "dispatch":
-                if Dispatching(self.ledger, self.run_id, self.plan, self.name, progress, self.report).work():
-                    return self._end(progress, "done")
-            elif self._selecting(progress).work():
-                with self.ledger.transaction():
-                    ledger_replay.enter_phase(self.ledger, self.run_id, "dispatch")
-
-    def _selecting(self, progress: Progress) -> TopicSelecting | LedgerSelecting:
-        kind = TopicSelecting if self.plan.source == "topic" else LedgerSelecting
-        return kind(self.settings, self.ledger, self.run_id, self.plan, self.name, progress, self.report)
+            work = Work(self.settings, self.ledger, self.run_id, self.plan, self.name, progress, self.report)
+            step, following = _STEPS[self.plan.source][phase]
+            if not step(work):
+                continue
+            if following == "over":
+                return self._end(progress, "done")
+            with self.ledger.transaction():
+                ledger_replay.enter_phase(self.ledger, self.run_id, following)
 
     def _look(self) -> tuple[Wish, Phase]:
         found = ledger_replay.drive(self.ledger, self.run_id, self.name)

@@ -76,16 +76,21 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def replayed(self) -> int:
-        return sum(count.deliveries for count in self.counts if count.verdict in ("replay", "rebuild", "advance"))
+        return sum(count.deliveries for count in self.counts if is_act(count.verdict))
 
     @property
     def left(self) -> dict[str, int]:
         """Deliveries in the selection that stay as they are, by reason."""
         found: dict[str, int] = {}
         for count in self.counts:
-            if count.verdict not in ("replay", "rebuild", "advance"):
+            if not is_act(count.verdict):
                 found[count.verdict] = found.get(count.verdict, 0) + count.deliveries
         return found
+
+
+def is_act(verdict: str) -> bool:
+    """Whether a run does something about such a delivery."""
+    return verdict in ("replay", "advance") or verdict.startswith("rebuild_")
 
 
 def expected_seconds(
@@ -94,7 +99,7 @@ def expected_seconds(
     """How long it takes, by the run's rate or by a destination's share of its own, and that destination. Pure."""
     by_destination: dict[str, int] = {}
     for count in counts:
-        if count.verdict == "replay":
+        if count.verdict in ("replay", "rebuild_due"):
             by_destination[count.destination_id] = by_destination.get(count.destination_id, 0) + count.deliveries
     at_rate = sum(by_destination.values()) / rate_per_second
     slowest, longest = None, at_rate

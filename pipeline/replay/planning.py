@@ -18,7 +18,7 @@ from pipeline.replay.errors import ReplayError
 from pipeline.replay.id_list import describe, read_ids
 from pipeline.replay.plan import PLAN_FORMAT, IdList, Plan, Range, Read, expected_seconds, sealed
 from pipeline.replay.ranges import Wanted, resolve
-from pipeline.replay.topic_scan import TopicScan
+from pipeline.replay.topic_scan import Batch, TopicScan
 from topics.security import KafkaConnection
 
 SAMPLE_ROWS = 10
@@ -116,19 +116,34 @@ def _load_list(ledger: psycopg.Connection, path: Path) -> IdList:
 def _read_topic(
     kafka: KafkaConnection, ledger: psycopg.Connection, ranges: tuple[Range, ...], group: str, progress: Progress
 ) -> Read:
-    messages = broken = foreign = 0
-    removed = sum(r.removed for r in ranges)
-    total = sum(r.end - r.begin for r in ranges)
-    reached = {Place(r.topic, r.partition): 0 for r in ranges}
-    begins = {Place(r.topic, r.partition): r.begin for r in ranges}
+    read_on = ReadProgress(ranges, progress)
     with TopicScan(kafka, group, stretches_of(ranges)) as scan:
         for batch in scan.batches():
             found = sort_messages(batch.messages)
-            messages += len(batch.messages)
-            broken += len(found.broken)
-            removed += sum(batch.removed.values())
-            if found.named:
-                foreign += len(ledger_replay.find_in_plan(ledger, [named.key for named in found.named]))
-            reached |= {place: offset - begins[place] for place, offset in batch.reached.items()}
-            progress(sum(reached.values()), total)
-    return Read(messages=messages, broken=broken, foreign=foreign, removed=removed)
+            keys = [named.key for named in found.named]
+            foreign = len(ledger_replay.find_in_plan(ledger, keys)) if keys else 0
+            read_on.add(batch, broken=len(found.broken), foreign=foreign)
+    return read_on.result()
+
+
+class ReadProgress:
+    """Adds up what was read of some ranges."""
+
+    def __init__(self, ranges: tuple[Range, ...], progress: Progress) -> None:
+        self._progress = progress
+        self._begins = {Place(r.topic, r.partition): r.begin for r in ranges}
+        self._reached = dict(self._begins)
+        self._total = sum(r.end - r.begin for r in ranges)
+        self._messages = self._broken = self._foreign = 0
+        self._removed = sum(r.removed for r in ranges)
+
+    def add(self, batch: Batch, *, broken: int, foreign: int = 0) -> None:
+        self._messages += len(batch.messages)
+        self._broken += broken
+        self._foreign += foreign
+        self._removed += sum(batch.removed.values())
+        self._reached |= batch.reached
+        self._progress(sum(self._reached.values()) - sum(self._begins.values()), self._total)
+
+    def result(self) -> Read:
+        return Read(messages=self._messages, broken=self._broken, foreign=self._foreign, removed=self._removed)

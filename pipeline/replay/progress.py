@@ -50,12 +50,15 @@ class Progress:
         """By reason."""
         return {verdict: count for verdict, count in self.items.items() if verdict not in (*DONE, "waiting")}
 
-    def take(self, verdicts: dict[str, int], *, messages: int = 0, refused: int = 0) -> None:
+    def take(self, verdicts: dict[str, int]) -> None:
         """Items that have come, as they were judged at once."""
         for verdict, count in verdicts.items():
             self.items[verdict] = self.items.get(verdict, 0) + count
+
+    def read(self, *, messages: int, refused: int, removed: int) -> None:
         self.messages += messages
         self.refused += refused
+        self.removed += removed
 
     def decide(self, verdicts: dict[str, int]) -> None:
         """These were waiting."""

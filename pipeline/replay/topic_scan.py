@@ -7,6 +7,7 @@ ledger, which moves in the transaction that takes a batch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self
@@ -43,6 +44,7 @@ class TopicScan:
     def __init__(self, connection: KafkaConnection, group: str, stretches: Mapping[Place, Stretch]) -> None:
         self._stretches = {place: stretch for place, stretch in stretches.items() if stretch.span}
         self._next = {place: stretch.start for place, stretch in self._stretches.items()}
+        self._committed = dict[Place, int]()
         self._consumer = Consumer(_configuration(connection, group))
 
     def __enter__(self) -> Self:
@@ -52,6 +54,9 @@ class TopicScan:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._committed:
+            with suppress(KafkaException):  # as in commit
+                self._consumer.commit(offsets=_offsets(self._committed), asynchronous=False)
         self._consumer.close()
 
     def batches(self) -> Iterator[Batch]:
@@ -71,12 +76,10 @@ class TopicScan:
             raise ReplayError(f"messages cannot be read: {' '.join(error.str().split())}") from None
 
     def commit(self, reached: Mapping[Place, int]) -> None:
-        """For others to see; a commit that is lost is made up for by the next."""
+        """For others to see; a commit that is lost is made up for by the next, and at the end by all once more."""
         if reached:
-            self._consumer.commit(
-                offsets=[TopicPartition(p.topic, p.partition, offset) for p, offset in reached.items()],
-                asynchronous=True,
-            )
+            self._committed |= reached
+            self._consumer.commit(offsets=_offsets(reached), asynchronous=True)
 
     def _take(self, batch: Batch, place: Place, message: Message) -> bool:
         """Account for what the consumer gave; whether the stretch is over."""
@@ -103,6 +106,10 @@ class TopicScan:
         )
         if taken := max(0, min(low, upto) - self._next[place]):
             batch.removed[place] = batch.removed.get(place, 0) + taken
+
+
+def _offsets(reached: Mapping[Place, int]) -> list[TopicPartition]:
+    return [TopicPartition(place.topic, place.partition, offset) for place, offset in reached.items()]
 
 
 def headers_of(message: Message) -> Headers:

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
 
 from pipeline.ledger.queries import query
+from pipeline.ledger.replay import Choice
 from pipeline.ledger.reports import BEGINNING, EXACT_ROWS, WAITING_STATES
 from tests.fixtures.databases import fresh_database
 from tests.support.ledger_rows import connect, scalar
@@ -69,6 +71,13 @@ def million(postgres_dsn: str, migrated_template: str) -> Iterator[psycopg.Conne
         for _, definition in indexes:
             connection.execute(definition.encode())
         connection.execute("reset session_replication_role")
+        # A replay that has taken them all.
+        connection.execute(
+            "insert into outrider.replay_item (run_id, delivery_id, destination_id, dispatch_seq) "
+            "select %s, delivery_id, destination_id, 1 from outrider.delivery where state = 'pending'",
+            (UUID(int=1),),
+        )
+        connection.execute("analyze outrider.replay_item")
         connection.execute("vacuum analyze outrider.delivery")
         connection.execute("analyze outrider.event")
         yield connection
@@ -118,6 +127,15 @@ SELECTION = {
     "until": LATER,
     "after_time": BEGINNING.time,
     "after_id": BEGINNING.delivery_id,
+}
+REPLAY = {
+    **Choice(mode="missing").parameters(),
+    "run_id": UUID(int=1),
+    "until": LATER,
+    "after_destination": "",
+    "after_time": BEGINNING.time,
+    "after_id": BEGINNING.delivery_id,
+    "page_rows": PAGE_ROWS,
 }
 ROOM = 50 * 10 + 50
 """What a destination with the default settings can start in ten seconds."""
@@ -173,6 +191,30 @@ ROOM = 50 * 10 + 50
             {"delivery_pkey"},
             1,
             id="parking one",
+        ),
+        pytest.param(
+            query("replay", "page_of_ledger"),
+            {**REPLAY, "after_destination": "d1"},
+            {"delivery_by_destination"},
+            PAGE_SCANNED,
+            id="a replay's page of a destination",
+        ),
+        pytest.param(
+            query("replay", "page_of_dead"), REPLAY, {"delivery_dead"}, PAGE_SCANNED, id="a replay's page of the dead"
+        ),
+        pytest.param(
+            f"{query('replay', 'select_items')} and {query('replay', 'fits')} {query('replay', 'in_order')}",
+            {**REPLAY, "delivery_ids": [f"dlv_{n}" for n in range(1, PAGE_ROWS)]},
+            {"delivery_pkey"},
+            PAGE_ROWS,
+            id="what a replay takes of messages",
+        ),
+        pytest.param(
+            query("replay", "dispatch_items"),
+            {**REPLAY, "share": 0.5, "window_seconds": 10.0},
+            {"delivery_due", "delivery_in_transport"},
+            DESTINATIONS * ROOM,
+            id="a replay's dispatches",
         ),
     ],
 )

@@ -12,6 +12,7 @@ from tests.support.ledger_rows import STATE_COLUMNS, add_delivery, add_destinati
 
 ROLES = ("application", "connector", "worker", "reconciler", "auditor", "operator", "api")
 SOURCES = ("source", "source_shard", "source_wakeup", "source_refusal", "source_shadow")
+REPLAYS = ("replay", "replay_cursor", "replay_wanted", "replay_item", "replay_evidence")
 TABLES = (
     "event",
     "destination",
@@ -26,6 +27,7 @@ TABLES = (
     "ledger_setting",
     "api_key",
     *SOURCES,
+    *REPLAYS,
 )
 AUDIT = "outrider_audit.record"
 
@@ -33,9 +35,9 @@ AUDIT = "outrider_audit.record"
 READS = {
     "application": set[str](),
     "connector": {"dispatch_outbox", "delivery_attempt"},
-    "worker": set(TABLES) - {"subscription", "api_key", *SOURCES},
+    "worker": set(TABLES) - {"subscription", "api_key", *SOURCES, *REPLAYS},
     # All that a worker reads, and the sources.
-    "reconciler": set(TABLES) - {"subscription", "api_key"},
+    "reconciler": set(TABLES) - {"subscription", "api_key", *REPLAYS},
     "auditor": set[str](),
     "operator": set(TABLES),
     # Of events and attempts it reads columns: no payload, and nothing that a receiver said.
@@ -196,6 +198,9 @@ REFUSED = [
     ("operator", "update outrider.dispatch_outbox set payload = ''"),
     ("operator", "insert into outrider.delivery_attempt (delivery_id) values ('x')"),
     ("operator", f"update {AUDIT} set defect = null"),
+    ("operator", "delete from outrider.replay_item"),
+    ("worker", "select * from outrider.rebuild_deliveries(gen_random_uuid(), '[]', '{}')"),
+    ("api", "select * from outrider.rebuild_findings('[]', '{}')"),
 ]
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from pipeline.replay import selecting
 from tests.support.delivery_world import World, opened
-from tests.support.program import Outrider, Result, program
+from tests.support.program import Outrider, Result
+from tests.support.replay_world import admitted, dispatches, planned, ran, report, settle
 
 
 @pytest.fixture
@@ -19,63 +19,6 @@ def world(database: str, bootstrap_servers: str, topic_prefix: str) -> Iterator[
         world.add_destination("acme")
         world.add_destination("zeta")
         yield world
-
-
-@pytest.fixture
-def outrider(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    bootstrap_servers: str,
-    topic_prefix: str,
-    role_dsns: dict[str, str],
-) -> Outrider:
-    return program(
-        monkeypatch,
-        capsys,
-        kafka_bootstrap_servers=bootstrap_servers,
-        postgres_dsn=role_dsns["operator"],
-        topic_prefix=topic_prefix,
-    )
-
-
-def settle(world: World, delivery_ids: list[str], state: str, outcome: str) -> None:
-    world.ledger.execute(
-        "update outrider.delivery set state = %s, lost_after = null, settled_at = now(), attempt = 1, last_outcome = %s "
-        "where delivery_id = any (%s)",
-        (state, outcome, delivery_ids),
-    )
-
-
-def admitted(world: World, count: int, destination_id: str = "acme", prefix: str = "e") -> list[str]:
-    ids = [i for number in range(count) for i in world.admit(f"{prefix}{number}", destination_id)]
-    world.publish()
-    return ids
-
-
-def planned(outrider: Outrider, path: Path, *arguments: str) -> Any:
-    done = outrider("replay", "plan", "--out", str(path), "--rate", "100000", "--json", *arguments)
-    assert done.exit_code == 0, done.stderr
-    return done.json
-
-
-def ran(outrider: Outrider, path: Path) -> Any:
-    done = outrider("replay", "run", str(path), "--reason", "test", "--json")
-    assert done.exit_code == 0, done.stderr
-    return done.json
-
-
-def report(outrider: Outrider, run_id: str) -> dict[str, dict[str, Any]]:
-    done = outrider("replay", "report", run_id, "--json")
-    assert done.exit_code == 0, done.stderr
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    return {row["delivery_id"]: row for row in rows}
-
-
-def dispatches(world: World, delivery_id: str) -> list[tuple[int, str]]:
-    return world.ledger.execute(
-        "select dispatch_seq, reason from outrider.dispatch_outbox where delivery_id = %s order by outbox_id",
-        (delivery_id,),
-    ).fetchall()
 
 
 def test_each_mode_takes_its_own_and_tells_why_the_others_stay(
@@ -172,7 +115,10 @@ def test_a_range_by_time_offsets_and_filters(outrider: Outrider, world: World, t
     assert "has changed" in outrider("replay", "run", str(tmp_path / "10"), "--reason", "x").stderr
 
 
-def test_what_is_no_dispatch_goes_into_quarantine_once(outrider: Outrider, world: World, tmp_path: Path) -> None:
+def test_what_is_no_dispatch_goes_into_quarantine_once(
+    outrider: Outrider, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selecting, "PATIENCE_SECONDS", 0.0)
     admitted(world, 2)
     world.publish_rows([(0, "m", "dlv_nobody", 1, "acme", b"{}", "admitted")])
     world.producer.begin_transaction()

@@ -1,4 +1,8 @@
+drop function outrider.rebuild_deliveries;
+drop function outrider.rebuild_verdict;
+drop function outrider.rebuild_findings;
 drop function outrider.replay_verdict;
+drop table outrider.replay_evidence;
 drop table outrider.replay_item;
 drop table outrider.replay_wanted;
 drop table outrider.replay_cursor;

@@ -1,0 +1,118 @@
+"""Restoring rows of the ledger from what the topics say, for plans (on temporary tables) and for runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg.rows import class_row
+from psycopg.types.json import Jsonb
+
+from pipeline.ledger.queries import query
+from pipeline.ledger.replay import Count, Sampled
+
+NO_RUN = UUID(int=0)
+"""Under which a plan keeps its evidence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One attempt, as its topic has it."""
+
+    delivery_id: str
+    attempt: int
+    dispatch_seq: int
+    result: str
+    outcome: str
+    status: int | None
+    recorded_at: str
+    """RFC 3339."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logged:
+    """One dispatch, as its topic has it."""
+
+    delivery_id: str
+    destination_id: str
+    event_id: str | None
+    event_type: str | None
+    content_type: str | None
+    headers: dict[str, str]
+    payload: bytes | None
+    message_id: str
+    dispatch_seq: int
+    logged_at: datetime
+
+
+def begin_plan(connection: psycopg.Connection) -> None:
+    for statement in query("replay", "begin_rebuild_plan").split(";"):
+        if statement.strip():
+            connection.execute(statement.encode())
+
+
+def gather(connection: psycopg.Connection, run_id: UUID, attempts: Sequence[Evidence]) -> None:
+    """Keep what attempts say that the ledger does not. NO_RUN: in the tables of a plan."""
+    name = "gather_in_plan" if run_id == NO_RUN else "gather"
+    text = f"{query('replay', name)} {query('replay', 'evidence')}"
+    connection.execute(
+        text.encode(),
+        {
+            "run_id": run_id,
+            "delivery_ids": [a.delivery_id for a in attempts],
+            "attempts": [a.attempt for a in attempts],
+            "dispatch_seqs": [a.dispatch_seq for a in attempts],
+            "results": [a.result for a in attempts],
+            "outcomes": [a.outcome for a in attempts],
+            "statuses": [a.status for a in attempts],
+            "recorded_at": [a.recorded_at for a in attempts],
+        },
+    )
+
+
+def find(connection: psycopg.Connection, dispatches: Sequence[Logged]) -> None:
+    """What a run would do about a batch; no delivery may be in it twice."""
+    connection.execute(query("replay", "find_rebuilds"), {"run_id": NO_RUN, **_batch(dispatches)})
+
+
+def count(connection: psycopg.Connection, until: datetime) -> list[Count]:
+    cursor = connection.cursor(row_factory=class_row(Count))
+    return cursor.execute(query("replay", "count_rebuilds"), {"until": until}).fetchall()
+
+
+def sample(connection: psycopg.Connection, rows: int) -> list[Sampled]:
+    """The oldest of those that would be restored."""
+    cursor = connection.cursor(row_factory=class_row(Sampled))
+    return cursor.execute(query("replay", "sample_rebuilds"), {"rows": rows}).fetchall()
+
+
+def rebuild(connection: psycopg.Connection, run_id: UUID, dispatches: Sequence[Logged]) -> dict[str, int]:
+    """Restore a batch; how many got which verdict. No delivery may be in it twice."""
+    return dict(connection.execute(query("replay", "rebuild"), {"run_id": run_id, **_batch(dispatches)}).fetchall())
+
+
+def _batch(dispatches: Sequence[Logged]) -> dict[str, Any]:
+    return {
+        "messages": Jsonb(
+            [
+                {
+                    "place": place,
+                    "delivery_id": d.delivery_id,
+                    "destination_id": d.destination_id,
+                    "event_id": d.event_id,
+                    "event_type": d.event_type,
+                    "content_type": d.content_type,
+                    "headers": d.headers,
+                    "message_id": d.message_id,
+                    "dispatch_seq": d.dispatch_seq,
+                    "logged_at": d.logged_at.isoformat(),
+                }
+                for place, d in enumerate(dispatches, start=1)
+            ]
+        ),
+        "payloads": [d.payload for d in dispatches],
+    }
