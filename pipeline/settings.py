@@ -238,6 +238,9 @@ class Settings(BaseSettings):
     )
     outbox_retention_days: int = Field(7, ge=1, le=3_650, description="Days that dispatch rows are kept.")
     attempt_retention_days: int = Field(90, ge=1, le=3_650, description="Days that attempt rows are kept.")
+    audit_retention_days: int = Field(
+        400, ge=31, le=36_500, description="Days that the audit's rows are kept; a tombstone stays in their place."
+    )
 
     # --- HTTP listeners -----------------------------------------------------------------
     api_host: str = Field("127.0.0.1", description="Address of the API.")

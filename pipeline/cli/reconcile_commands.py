@@ -12,6 +12,7 @@ from pipeline.cli.acting import AsJson, Operator, OptionalReason, act
 from pipeline.cli.configured_sources import configured_source
 from pipeline.cli.errors import CommandError
 from pipeline.cli.output import print_fields, print_json
+from pipeline.cli.report_commands import report
 from pipeline.ledger.operator import Act
 from pipeline.ledger.pool import open_pool
 from pipeline.ledger.sources import register as register_source
@@ -25,8 +26,8 @@ from pipeline.settings import Settings, load_settings
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Find what waits for its turn, and hand it to Kafka again.")
-    group.callback()(lambda: None)  # one command so far, and still a group
     group.command("run")(run)
+    group.command("report")(report)
     app.add_typer(group, name="reconcile")
 
 

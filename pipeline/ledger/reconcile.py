@@ -11,6 +11,9 @@ from psycopg.types.json import Json
 from pipeline.ledger.pool import Connection, Pool
 from pipeline.ledger.queries import query
 
+AUDIT_DAYS_MAX = 31
+"""Days of the audit that one call drops."""
+
 
 @dataclass(frozen=True, slots=True)
 class Moved:
@@ -89,3 +92,20 @@ async def drop_expired_partitions(pool: Pool, *, outbox_days: int, attempt_days:
             query("reconcile", "drop_expired_partitions"), {"outbox_days": outbox_days, "attempt_days": attempt_days}
         )
         return await cursor.fetchall()
+
+
+async def expire_audit(pool: Pool, *, keep_days: int) -> list[str]:
+    """Drop the audit's days that ended longer ago, each with its tombstones in the chains; returns their names."""
+    dropped: list[str] = []
+    async with pool.connection() as connection:
+        cursor = connection.cursor(row_factory=scalar_row)
+        while len(dropped) < AUDIT_DAYS_MAX:
+            async with connection.transaction():
+                # All rows of the day are put in order once.
+                await cursor.execute("set local statement_timeout = '10min'")
+                await cursor.execute(query("audit", "expire"), {"keep_days": keep_days})
+                names = await cursor.fetchall()
+            if not names:
+                break
+            dropped += names
+    return dropped

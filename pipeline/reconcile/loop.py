@@ -141,6 +141,7 @@ class Reconciler:
                 self._pool,
                 outbox_days=self._settings.outbox_retention_days,
                 attempt_days=self._settings.attempt_retention_days,
+                audit_days=self._settings.audit_retention_days,
             )
         except psycopg.Error as error:
             # Passes matter more: without partitions ahead, rows fall into the default one and are delivered as well.

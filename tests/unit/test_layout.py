@@ -28,6 +28,11 @@ ALLOWED = {
     "pipeline.replay": {
         *("pipeline.replay", "pipeline.offsets", "pipeline.ledger", "pipeline.core", "pipeline.settings", "topics"),
     },
+    # A report compares what these read.
+    "pipeline.report": {
+        *("pipeline.report", "pipeline.audit", "pipeline.offsets", "pipeline.ledger", "pipeline.core"),
+        *("pipeline.settings", "topics"),
+    },
     "pipeline.settings": {"pipeline.core", "topics"},
     "pipeline.logs": set[str](),
     "pipeline.health": set[str](),

@@ -223,8 +223,8 @@ begin
 end
 $$;
 
--- Drops the days that ended longer ago than asked, each with its tombstones in one transaction. Returns their tables'
--- names. Gives up at the first lock that it does not get at once; no less than 31 days are kept, so that a slip of a
+-- Drops the oldest day that ended longer ago than asked, with its tombstones in one transaction. Returns its table's name;
+-- nothing where there is none, or where a lock is not got at once. No less than 31 days are kept, so that a slip of a
 -- setting takes no evidence of deliveries that are still under way.
 create function outrider_audit.expire(keep_days integer) returns setof text
 language plpgsql security definer set search_path = pg_catalog, pg_temp set timezone = 'UTC' as $$
@@ -246,9 +246,10 @@ begin
       and c.relname ~ '^record_[0-9]{8}$'
       and to_date(right(c.relname, 8), 'YYYYMMDD') + 1 <= current_date - expire.keep_days
     order by c.relname
+    limit 1
   loop
     begin
-      execute format('lock table outrider_audit.record, outrider_audit.%I in access exclusive mode', child);
+      execute format('lock table outrider_audit.%I in access exclusive mode', child);
       for grave in execute format(
         'select topic, partition, null::bigint, min(chain_seq), max(chain_seq), min(log_offset), max(log_offset),
                 min(logged_at), max(logged_at), null::bytea, null::bytea, null::timestamptz, null::text, null::integer,

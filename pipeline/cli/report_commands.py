@@ -1,0 +1,205 @@
+"""``outrider reconcile report``: ledger, topics, audit and a receiver's list compared; and what can be repaired."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import psycopg
+import typer
+
+from pipeline.cli.acting import AsJson, Operator, OptionalReason, act
+from pipeline.cli.errors import CommandError, UsageError
+from pipeline.cli.output import visible
+from pipeline.cli.report_repair import Repair, preview_repair, repair
+from pipeline.cli.report_text import print_report
+from pipeline.ledger.report_tables import Scope, count_rows, finding_rows, report_session
+from pipeline.ledger.reports import destination_exists
+from pipeline.offsets.errors import OffsetsError
+from pipeline.offsets.targets import parse_duration, parse_moment
+from pipeline.report.counting import Report, make_report
+from pipeline.report.receiver_list import ReceiverListError, read_receiver_list
+from pipeline.report.render_csv import write_csv
+from pipeline.report.render_html import write_html
+from pipeline.report.render_json import write_json
+from pipeline.report.watermark import Settling
+from pipeline.settings import Settings, load_settings
+
+BUCKETS_MAX = 10_000
+SINCE_DEFAULT = "24h"
+_CLEAR_TO_END = "\x1b[K"
+
+
+def report(
+    *,
+    since: Annotated[
+        str,
+        typer.Option(help="Deliveries admitted from this moment on, as 2026-11-30T18:00:00Z, or so long ago, as 6h."),
+    ] = SINCE_DEFAULT,
+    until: Annotated[
+        str | None, typer.Option(help="And before this moment, or so long ago; by default the moment of the report.")
+    ] = None,
+    bucket: Annotated[str, typer.Option(help="Length of a bucket: 1d, 1h, 5m.")] = "1h",
+    destination: Annotated[str | None, typer.Option(help="Only this destination.")] = None,
+    receiver: Annotated[
+        Path | None,
+        typer.Option(
+            help="The receiver's own list: ids one a line, or JSON objects; - is standard input.", dir_okay=False
+        ),
+    ] = None,
+    slot: Annotated[
+        list[str] | None, typer.Option(help="Slot that feeds the topics, where it is not the connector's; repeated.")
+    ] = None,
+    settle_seconds: Annotated[
+        float, typer.Option(min=0, max=3600, help="Longest wait for the connector, and for the audit, to be as far.")
+    ] = 20.0,
+    csv_file: Annotated[Path | None, typer.Option("--csv", help="Write the counts there.", dir_okay=False)] = None,
+    html_file: Annotated[
+        Path | None, typer.Option("--html", help="Write a page with plots there.", dir_okay=False)
+    ] = None,
+    repair_: Annotated[
+        bool, typer.Option("--repair", help="Count what can be dispatched again; with --yes do it.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --repair: also what succeeded and is not in the receiver's list.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --repair: do it.")] = False,
+    operator: Operator = None,
+    reason: OptionalReason = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare what was admitted with topics, attempts, audit and receiver, as of a watermark. Exit code 1 on a difference.
+
+    Changes nothing without --repair --yes.
+    """
+    settings = load_settings()
+    scope = _scope(since, until, bucket, destination)
+    _check_options(receiver, destination, reason, repairs=repair_, force=force, yes=yes)
+    settling = Settling(slot or [settings.connector_slot], settle_seconds, _say)
+    with ExitStack() as stack, _errors():
+        session = stack.enter_context(report_session(settings.postgres_conninfo))
+        if destination is not None and not destination_exists(session, destination):
+            raise CommandError(f"no destination {visible(destination)}: see outrider destination list")
+        # Opened before the long work, so that a name that cannot be is told at once.
+        csv = None if csv_file is None else stack.enter_context(_new_file(csv_file))
+        html = None if html_file is None else stack.enter_context(_new_file(html_file))
+        ids = None if receiver is None else read_receiver_list(stack.enter_context(_lines(receiver)))
+        made = make_report(session, settings, scope, settling, receiver_ids=ids, progress=_progress)
+        _clear_progress()
+        if csv is not None:
+            write_csv(lambda: count_rows(session), csv)
+        if html is not None:
+            write_html(made, session, html)
+        _show(made, session, as_json=as_json)
+        if repair_:
+            _repair(settings, session, Repair(act(operator, reason), force=force), yes=yes, as_json=as_json)
+    raise typer.Exit(0 if made.verdict.is_exact else 1)
+
+
+def _show(made: Report, session: psycopg.Connection, *, as_json: bool) -> None:
+    if as_json:
+        write_json(made, count_rows(session), finding_rows(session), sys.stdout)
+    else:
+        print_report(made, session)
+
+
+def _repair(settings: Settings, session: psycopg.Connection, wanted: Repair, *, yes: bool, as_json: bool) -> None:
+    # Under --json standard output holds the report alone.
+    out = sys.stderr if as_json else sys.stdout
+    for line in preview_repair(session, wanted):
+        print(line, file=out)
+    if yes:
+        for line in repair(settings, session, wanted, _say):
+            print(line, file=out)
+    else:
+        print("nothing was changed: repeat with --yes to do it", file=out)
+
+
+def _check_options(
+    receiver: Path | None, destination: str | None, reason: str | None, *, repairs: bool, force: bool, yes: bool
+) -> None:
+    if receiver is not None and destination is None:
+        raise UsageError("--receiver needs --destination: a list is one receiver's")
+    if (force or yes) and not repairs:
+        raise UsageError("--force and --yes belong to --repair")
+    if force and receiver is None:
+        raise UsageError("--force needs --receiver: what succeeded is repaired only where its receiver lacks it")
+    if repairs and not reason:
+        raise UsageError("--repair needs a --reason, for the record")
+
+
+def _scope(since: str, until: str | None, bucket: str, destination: str | None) -> Scope:
+    now = datetime.now(UTC)
+    try:
+        length = parse_duration(bucket)
+        begin = _moment(since, now)
+        end = now if until is None else _moment(until, now)
+    except (OffsetsError, OverflowError) as error:
+        raise UsageError(str(error)) from None
+    if begin >= end:
+        raise UsageError("--since must lie before --until")
+    if length < timedelta(seconds=1) or (end - begin) / length > BUCKETS_MAX:
+        raise UsageError(f"--bucket {bucket} makes more than {BUCKETS_MAX} buckets, or is below a second")
+    return Scope(begin, end, length, destination)
+
+
+def _moment(text: str, now: datetime) -> datetime:
+    """A moment, or a time that ended now."""
+    if text[:1] == "P" or text[-1:] in "dhms":
+        return now - parse_duration(text)
+    return parse_moment(text)
+
+
+@contextmanager
+def _lines(path: Path) -> Iterator[TextIO]:
+    if str(path) == "-":
+        yield sys.stdin
+        return
+    try:
+        file = path.open(encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"--receiver: cannot read {path}: {error.strerror}") from None
+    with file:
+        yield file
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[TextIO]:
+    try:
+        file = path.open("w", encoding="utf-8", newline="")
+    except OSError as error:
+        raise CommandError(f"{path} cannot be written: {error.strerror}") from None
+    with file:
+        yield file
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except OffsetsError as error:
+        raise CommandError(str(error)) from None
+    except ReceiverListError as error:
+        raise CommandError(f"--receiver: {error}") from None
+    except UnicodeDecodeError as error:
+        raise CommandError(f"--receiver: is not UTF-8: {error}") from None
+    except KeyboardInterrupt:
+        raise CommandError("interrupted: nothing is left behind; the same command begins anew") from None
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _progress(done: int, total: int) -> None:
+    if sys.stderr.isatty():
+        print(f"\rread {done} of {total} offsets{_CLEAR_TO_END}", file=sys.stderr, end="", flush=True)
+
+
+def _clear_progress() -> None:
+    if sys.stderr.isatty():
+        print(f"\r{_CLEAR_TO_END}", file=sys.stderr, end="", flush=True)

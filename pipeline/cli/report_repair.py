@@ -1,0 +1,64 @@
+"""Repairing what a report found, by the statement with which an operator retries: a run, with one run for each page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import psycopg
+
+from pipeline.cli.recorded import recorded
+from pipeline.ledger import operator_deliveries as acts
+from pipeline.ledger.operator import Act, operator_connection
+from pipeline.ledger.report_tables import repairable_ids, take_repairable
+from pipeline.report.compare import KINDS, REBUILD
+from pipeline.settings import Settings
+
+KIND = "reconcile.repair"
+SUCCEEDED = "not_at_receiver"
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    by: Act
+    force: bool
+    """Dispatch again what succeeded and is not in its receiver's list."""
+
+
+def preview_repair(session: psycopg.Connection, wanted: Repair) -> Iterator[str]:
+    """What would be done, and what others do."""
+    counts = take_repairable(session)
+    for kind, count in counts.items():
+        if kind == SUCCEEDED and not wanted.force:
+            yield f"{count} {kind}: succeeded, so only with --force"
+        else:
+            yield f"{count} {kind}: can be dispatched again"
+    if not counts:
+        yield "nothing can be dispatched again"
+    others = ", ".join(kind.name for kind in KINDS if kind.mend == REBUILD)
+    yield f"{others}: see {REBUILD}; what waits by its state is found by the reconciler without this"
+
+
+def repair(
+    settings: Settings, session: psycopg.Connection, wanted: Repair, say: Callable[[str], None]
+) -> Iterator[str]:
+    """Dispatch again, page by page; each delivery only where it still is as it was found."""
+    counts = _allowed(session, wanted)
+    with (
+        operator_connection(settings.postgres_conninfo) as ledger,
+        recorded(
+            ledger, KIND, wanted.by, parameters={"force": wanted.force}, before={"repairable": counts}, after=None
+        ) as run,
+    ):
+        run.counts = {"selected": sum(counts.values()), "moved": 0}
+        for kind in counts:
+            for page in repairable_ids(session, kind, acts.PAGE_ROWS):
+                moved = acts.retry(ledger, page, wanted.by, force=kind == SUCCEEDED)
+                run.counts["moved"] += len(moved)
+                say(f"dispatched {run.counts['moved']} of {run.counts['selected']}")
+        yield f"run {run.run_id}: dispatched {run.counts['moved']} of {run.counts['selected']} again"
+
+
+def _allowed(session: psycopg.Connection, wanted: Repair) -> dict[str, int]:
+    rows = session.execute("select kind, count(*) from report_repair group by kind order by kind").fetchall()
+    return {kind: count for kind, count in rows if kind != SUCCEEDED or wanted.force}
