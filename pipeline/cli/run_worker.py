@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 
@@ -19,6 +20,9 @@ def run_worker(settings: Settings) -> int:
 
     async def run() -> int:
         worker = Worker(settings)
+        # Nothing of the start becomes garbage, and little of what comes after has cycles.
+        gc.freeze()
+        gc.set_threshold(10_000, 20, 50)
         status = await worker.run()
         if worker.left_behind:
             # Nothing is left to lose, and the event loop would wait for Faust without end.

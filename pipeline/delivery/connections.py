@@ -63,7 +63,7 @@ class Connection(asyncio.Protocol):
     """One TCP or TLS connection that carries requests in turn."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._answer: AnswerParser | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -79,7 +79,7 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or self.is_lost:
             raise ConnectionLostError("the connection is closed")
-        self._answer, self._waiter, self._on_header = answer, self._loop.create_future(), on_header
+        self._answer, self._waiter, self._on_header = answer, self.loop.create_future(), on_header
         try:
             transport.write(request)
             await self._waiter
@@ -182,7 +182,7 @@ class Pool:
         if self._idle_count >= self._idle_max:
             connection.abort()
             return
-        loop = asyncio.get_running_loop()
+        loop = connection.loop
         connection.idle_since = loop.time()
         self._idle.setdefault(endpoint, []).append(connection)
         self._idle_count += 1

@@ -92,6 +92,9 @@ class DeliveryFlow:
         quarantine: Quarantine,
         spans: Spans,
     ) -> None:
+        # Asked for once: on Python before 3.12 each question is a system call, and there are many for each delivery.
+        loop = asyncio.get_running_loop()
+        self._now, self._start_task = loop.time, loop.create_task
         self._settings = settings
         self._messages = messages
         self._pool = pool
@@ -108,7 +111,7 @@ class DeliveryFlow:
         self._alarm = Alarm(self._pump)
         self._is_draining = False
         self._stall_watch = StallWatch(self._now())
-        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._failed: asyncio.Future[None] = loop.create_future()
 
         self._ledger = LedgerWork(settings, pool, worker_id, now=self._now)
         self._attempts = Attempts(
@@ -240,7 +243,7 @@ class DeliveryFlow:
             self._alarm.set(moment)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+        task = self._start_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -385,6 +388,3 @@ class DeliveryFlow:
 
     def _release_body(self, item: Waiting) -> None:
         self._waiting_bytes -= len(item.body or b"")
-
-    def _now(self) -> float:
-        return asyncio.get_running_loop().time()

@@ -56,6 +56,7 @@ class GroupCommit(Generic[Request, Result]):
         self._run = run
         self._rows_max = rows_max
         self._wait_seconds = wait_seconds
+        self._loop = asyncio.get_running_loop()
         self._queue: deque[Entry[Request, Result]] = deque()
         self._failures = 0
         self._arrived = asyncio.Event()
@@ -63,7 +64,7 @@ class GroupCommit(Generic[Request, Result]):
 
     def submit(self, request: Request) -> asyncio.Future[Result]:
         """The answer for this request; one of ROW_ERRORS if its own values cannot be stored."""
-        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Result] = self._loop.create_future()
         self._queue.append((request, answer))
         self._arrived.set()
         if len(self._queue) >= self._rows_max:

@@ -168,7 +168,7 @@ class Sender:
         progress: _Progress,
         deadline: asyncio.Timeout,
     ) -> None:
-        loop = asyncio.get_running_loop()
+        loop = connection.loop
         begun = perf_counter()
 
         def header_has_come() -> None:
