@@ -76,14 +76,14 @@ class SourceReconciler:
         self._passes_max = max(1, pool.max_size - 2)
         self._wakeups = WakeUps()
         self._called: set[tuple[str, str]] = set()
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self._housekeeping_due_at = 0.0  # on time.monotonic()
         intervals = [source.interval_seconds for source in sources.values() if source.interval_seconds is not None]
         self._look_seconds = min(LOOK_SECONDS, *intervals) if intervals else LOOK_SECONDS
 
     def stop(self) -> None:
         """End after the pages at hand."""
-        self._stopping = True
+        self._stopping.set()
         self._wakeups.call("stop")
 
     def call(self, source_id: str, woken_by: str) -> None:
@@ -102,10 +102,10 @@ class SourceReconciler:
                 application="outrider source wake-ups",
             )
         )
-        topic = asyncio.create_task(read_wakeups(self._settings, self._named_by_kafka, lambda: self._stopping))
+        topic = asyncio.create_task(read_wakeups(self._settings, self._named_by_kafka, self._stopping))
         failures, is_registered = 0, False
         try:
-            while not self._stopping:
+            while not self._stopping.is_set():
                 for task in (listener, topic):
                     if task.done():
                         task.result()  # it ends only by an error that is not the connection's
@@ -118,11 +118,11 @@ class SourceReconciler:
                 except psycopg.OperationalError as error:
                     failures += 1
                     _log.warning("sources not looked at, trying again", error=" ".join(str(error).split()))
-                    await asyncio.sleep(backoff_seconds(failures))
+                    await self._wakeups.wait(backoff_seconds(failures))
                 await asyncio.sleep(LOOK_SPACING_SECONDS)
                 await self._wakeups.wait(self._look_seconds)
         finally:
-            self._stopping = True
+            self._stopping.set()
             listener.cancel()
             running = [state.running for state in self._states.values() if state.running is not None]
             await asyncio.gather(listener, topic, *running, return_exceptions=True)
@@ -167,7 +167,7 @@ class SourceReconciler:
         standing = await standings(self._pool, list(self._states))
         # Whoever began longest ago comes first, so that no source waits for ever behind busy ones.
         for state in sorted(self._states.values(), key=lambda state: state.started_at):
-            if self._stopping or self._running() >= self._passes_max:
+            if self._stopping.is_set() or self._running() >= self._passes_max:
                 return
             source_id = state.source.source_id
             if state.running is None and now >= state.not_before and source_id in standing:
@@ -211,11 +211,11 @@ class SourceReconciler:
         source_id = state.source.source_id
         state.has_backlog = False
         try:
-            result = await run_source_pass(self._pool, state.source, waking, stop=lambda: self._stopping)
+            result = await run_source_pass(self._pool, state.source, waking, stop=self._stopping.is_set)
             _tell(source_id, waking, result)
             has_failed = result.error is not None
-            if result.shadow_shards and not self._stopping:
-                seen = await look(self._pool, state.source, result.shadow_shards, waking, stop=lambda: self._stopping)
+            if result.shadow_shards and not self._stopping.is_set():
+                seen = await look(self._pool, state.source, result.shadow_shards, waking, stop=self._stopping.is_set)
                 if seen.error is not None:
                     has_failed = True
                     _log.error("look failed", source=source_id, run_id=str(seen.run_id), error=seen.error)

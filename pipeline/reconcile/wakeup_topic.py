@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -29,15 +30,15 @@ Wake = Callable[[set[str]], Awaitable[None]]
 """Put the wake-ups of these sources on record. Called in the event loop."""
 
 
-async def read_wakeups(settings: Settings, wake: Wake, stopping: Callable[[], bool]) -> None:
+async def read_wakeups(settings: Settings, wake: Wake, stopping: asyncio.Event) -> None:
     """Pass on what comes until ``stopping``. Where Kafka or the ledger is lost, or the topic missing, it is tried again."""
     failures = 0
     topic = settings.name(WAKEUPS)
-    while not stopping():
+    while not stopping.is_set():
         consumer = Consumer(_configuration(settings))
         try:
             consumer.subscribe([topic])
-            while not stopping():
+            while not stopping.is_set():
                 records = await asyncio.to_thread(consumer.consume, BATCH_RECORDS, POLL_SECONDS)
                 keys = [record.key() for record in records if not _is_error(record)]
                 if keys:
@@ -49,7 +50,9 @@ async def read_wakeups(settings: Settings, wake: Wake, stopping: Callable[[], bo
             if failures == 1:
                 why = error.args[0].str() if isinstance(error, KafkaException) else " ".join(str(error).split())
                 _log.warning("wake-ups by Kafka are away, others go on", topic=topic, error=why)
-            await asyncio.sleep(backoff_seconds(failures))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(backoff_seconds(failures)):
+                    await stopping.wait()
         finally:
             await asyncio.to_thread(consumer.close)
 
