@@ -1,4 +1,4 @@
-"""``outrider audit …``: the evidence that lies apart from the ledger: verify, show, export, anchors, expire."""
+"""``outrider audit …``: the evidence that lies apart from the ledger: verify, show, export, anchors."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import typer
 
 from pipeline.audit.verify import KeptAnchors, Verified, verify
 from pipeline.cli.acting import AsJson
+from pipeline.cli.audit_export import export
+from pipeline.cli.audit_show import show
 from pipeline.cli.errors import CommandError
 from pipeline.cli.output import print_columns, print_json, visible
 from pipeline.ledger.audit import newest_anchors, one_moment
@@ -25,6 +27,8 @@ _SHOWN_FINDINGS = 50
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Evidence apart from the ledger: verify, show, export.")
     group.command("verify")(verify_store)
+    group.command("show")(show)
+    group.command("export")(export)
     group.command("anchors")(anchors)
     app.add_typer(group, name="audit")
 

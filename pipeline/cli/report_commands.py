@@ -14,13 +14,14 @@ import typer
 
 from pipeline.cli.acting import AsJson, Operator, OptionalReason, act
 from pipeline.cli.errors import CommandError, UsageError
+from pipeline.cli.moments import parse_moment_or_ago
 from pipeline.cli.output import visible
 from pipeline.cli.report_repair import Repair, preview_repair, repair
 from pipeline.cli.report_text import print_report
 from pipeline.ledger.report_tables import Scope, count_rows, finding_rows, report_session
 from pipeline.ledger.reports import destination_exists
 from pipeline.offsets.errors import OffsetsError
-from pipeline.offsets.targets import parse_duration, parse_moment
+from pipeline.offsets.targets import parse_duration
 from pipeline.report.counting import Report, make_report
 from pipeline.report.receiver_list import ReceiverListError, read_receiver_list
 from pipeline.report.render_csv import write_csv
@@ -134,24 +135,17 @@ def _check_options(
 
 def _scope(since: str, until: str | None, bucket: str, destination: str | None) -> Scope:
     now = datetime.now(UTC)
+    begin = parse_moment_or_ago("--since", since, now)
+    end = now if until is None else parse_moment_or_ago("--until", until, now)
     try:
         length = parse_duration(bucket)
-        begin = _moment(since, now)
-        end = now if until is None else _moment(until, now)
     except (OffsetsError, OverflowError) as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(f"--bucket: {error}") from None
     if begin >= end:
         raise UsageError("--since must lie before --until")
     if length < timedelta(seconds=1) or (end - begin) / length > BUCKETS_MAX:
         raise UsageError(f"--bucket {bucket} makes more than {BUCKETS_MAX} buckets, or is below a second")
     return Scope(begin, end, length, destination)
-
-
-def _moment(text: str, now: datetime) -> datetime:
-    """A moment, or a time that ended now."""
-    if text[:1] == "P" or text[-1:] in "dhms":
-        return now - parse_duration(text)
-    return parse_moment(text)
 
 
 @contextmanager
