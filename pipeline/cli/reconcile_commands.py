@@ -20,7 +20,8 @@ from pipeline.reconcile.loop import pass_limits
 from pipeline.reconcile.passes import run_pass
 from pipeline.reconcile.shadow import LookResult, look
 from pipeline.reconcile.source_file import Source
-from pipeline.reconcile.source_pass import SourcePassResult, Waking, run_source_pass
+from pipeline.reconcile.source_pass import run_source_pass
+from pipeline.reconcile.source_result import SourcePassResult, Waking
 from pipeline.settings import Settings, load_settings
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import psycopg
 import typer
 
-from pipeline.cli import source_shadow_command
+from pipeline.cli import source_check_command, source_shadow_command
 from pipeline.cli.acting import AsJson, Operator, Reason, act
 from pipeline.cli.configured_sources import configured_sources
 from pipeline.cli.errors import CommandError, UsageError
@@ -40,6 +40,7 @@ def register(app: typer.Typer) -> None:
     group.command("show")(show)
     group.command("set")(set_)
     source_shadow_command.register(group)
+    source_check_command.register(group)
     app.add_typer(group, name="source")
 
 

@@ -30,8 +30,8 @@ from pipeline.ledger.source_shadow import (
 from pipeline.ledger.sources import SHADOW, finish_source_run, start_source_run
 from pipeline.reconcile.source_file import Source
 from pipeline.reconcile.source_metrics import OLDEST_DUE_SECONDS
-from pipeline.reconcile.source_pass import Waking, describe
 from pipeline.reconcile.source_queries import claim_page, due_rows, lookup_rows, oldest_due_seconds
+from pipeline.reconcile.source_result import Waking, describe
 from pipeline.reconcile.source_rows import SourceError
 
 KEPT_DAYS = 7

@@ -30,8 +30,11 @@ from pipeline.reconcile.backoff import backoff_seconds
 from pipeline.reconcile.shadow import look
 from pipeline.reconcile.source_clock import cron_is_due, interval_is_due
 from pipeline.reconcile.source_file import Source, is_source_id
+from pipeline.reconcile.source_measuring import measure_oldest_due
 from pipeline.reconcile.source_metrics import UNKNOWN_WAKEUPS
-from pipeline.reconcile.source_pass import SourcePassResult, Waking, run_source_pass
+from pipeline.reconcile.source_pass import run_source_pass
+from pipeline.reconcile.source_result import SourcePassResult, Waking
+from pipeline.reconcile.source_rows import shown
 from pipeline.reconcile.wakeup_topic import read_wakeups
 from pipeline.reconcile.wakeups import WakeUps, listen
 from pipeline.settings import Settings
@@ -47,7 +50,6 @@ LEASE_MARGIN_SECONDS = 60.0
 """A pass that has not ended so long after its budget was killed. A page takes at most the statement's time-out."""
 HOUSEKEEPING_SECONDS = 3_600.0
 EMPTY_PASSES_HOURS = 24
-SHOWN_CHARACTERS = 80
 REFUSALS_TOLD = 3
 
 _log = structlog.get_logger(__name__)
@@ -103,10 +105,13 @@ class SourceReconciler:
             )
         )
         topic = asyncio.create_task(read_wakeups(self._settings, self._named_by_kafka, self._stopping))
+        measuring = asyncio.create_task(
+            measure_oldest_due(self._pool, [state.source for state in self._states.values()])
+        )
         failures, is_registered = 0, False
         try:
             while not self._stopping.is_set():
-                for task in (listener, topic):
+                for task in (listener, topic, measuring):
                     if task.done():
                         task.result()  # it ends only by an error that is not the connection's
                 try:
@@ -124,8 +129,9 @@ class SourceReconciler:
         finally:
             self._stopping.set()
             listener.cancel()
+            measuring.cancel()
             running = [state.running for state in self._states.values() if state.running is not None]
-            await asyncio.gather(listener, topic, *running, return_exceptions=True)
+            await asyncio.gather(listener, topic, measuring, *running, return_exceptions=True)
         _log.info("sources ended")
 
     def _notified(self, channel: str, payload: str) -> None:
@@ -138,7 +144,7 @@ class SourceReconciler:
         for source_id in source_ids:
             if not is_source_id(source_id) or await self._wake(source_id, "kafka") is None:
                 UNKNOWN_WAKEUPS.inc()
-                _log.warning("a wake-up names no source", source=source_id[:SHOWN_CHARACTERS])
+                _log.warning("a wake-up names no source", source=shown(source_id))
 
     async def _wake(self, source_id: str, woken_by: str) -> UUID | None:
         return await wake(self._pool, source_id, woken_by=woken_by, operator=None)
@@ -236,7 +242,7 @@ class SourceReconciler:
 def _tell(source_id: str, waking: Waking, result: SourcePassResult) -> None:
     told = {"source": source_id, "run_id": str(result.run_id), "woken_by": waking.woken_by, **asdict(result.tally)}
     for event_id, reason in list(result.refusals.items())[:REFUSALS_TOLD]:
-        _log.warning("row refused", source=source_id, event_id=event_id[:SHOWN_CHARACTERS], reason=reason)
+        _log.warning("row refused", source=source_id, event_id=shown(event_id), reason=reason)
     if result.error is not None:
         _log.error("pass failed", **told, error=result.error)
     elif result.tally.examined or result.tally.refused:

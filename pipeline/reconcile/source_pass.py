@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from uuid import UUID
 
 import psycopg
@@ -34,6 +33,7 @@ from pipeline.reconcile.backoff import backoff_seconds
 from pipeline.reconcile.source_file import Source
 from pipeline.reconcile.source_metrics import OLDEST_DUE_SECONDS, PAGE_SECONDS, PASS_SECONDS, PASSES, REFUSED, ROWS
 from pipeline.reconcile.source_queries import claim_page, oldest_due_seconds
+from pipeline.reconcile.source_result import SourcePassResult, Tally, Waking, describe
 from pipeline.reconcile.source_rows import ClaimedRow, SourceError
 
 REFUSED_MAX = 10_000
@@ -46,69 +46,6 @@ _TRANSIENT = (
     psycopg.errors.DeadlockDetected,
     psycopg.errors.SerializationFailure,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waking:
-    """What made the pass begin, as its run says it."""
-
-    woken_by: str
-    operator: str | None = None
-    reason: str | None = None
-    run_id: UUID | None = None
-    """The run that the wake-up has already."""
-    counts: dict[str, Any] | None = None
-    """What a killed pass of this run did."""
-    retries_refused: bool = False
-    """Try rows again that were refused lately: somebody may have mended the cause."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """Rows of committed pages, by what became of them."""
-
-    pages: int = 0
-    examined: int = 0
-    admitted: int = 0
-    """Events with a delivery that was not there before."""
-    existing: int = 0
-    """Events that were admitted before: no-ops."""
-    unsubscribed: int = 0
-    """Events that are on record and go to nobody."""
-    refused: int = 0
-    """Rows that stay due; not among those examined."""
-
-    @classmethod
-    def of(cls, counts: dict[str, Any] | None) -> Tally:
-        return cls(**{field.name: int((counts or {}).get(field.name, 0)) for field in fields(cls)})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourcePassResult:
-    run_id: UUID
-    tally: Tally
-    is_complete: bool
-    """False: it ended at its budget, was stopped, or failed; there may be more to do now."""
-    error: str | None
-    oldest_due_before_seconds: float | None
-    oldest_due_after_seconds: float | None
-    duration_seconds: float
-    shards: Sequence[int]
-    """Those that are live."""
-    shadow_shards: Sequence[int]
-    enabled: bool
-    refusals: Mapping[str, str]
-    """Why rows were refused, by event id."""
-
-    @property
-    def counts(self) -> dict[str, Any]:
-        return {
-            **asdict(self.tally),
-            "is_complete": self.is_complete,
-            "duration_seconds": round(self.duration_seconds, 6),
-            "oldest_due_before_seconds": self.oldest_due_before_seconds,
-            "oldest_due_after_seconds": self.oldest_due_after_seconds,
-        }
 
 
 class _PageRefusedError(Exception):
@@ -303,16 +240,6 @@ async def _open_run(connection: Connection, source: Source, waking: Waking, mode
         reason=waking.reason,
         parameters=parameters,
     )
-
-
-def describe(error: psycopg.Error) -> str:
-    """One line: what the server says, and its hint."""
-    said = [
-        error.diag.message_primary or " ".join(str(error).split()),
-        error.diag.message_detail,
-        error.diag.message_hint,
-    ]
-    return f"{type(error).__name__}: {'; '.join(part for part in said if part)}"
 
 
 def _count(source: Source, waking: Waking, result: SourcePassResult) -> None:

@@ -10,11 +10,13 @@ import pytest
 from confluent_kafka import Producer
 
 from pipeline.ledger.api_keys import Scope
+from pipeline.stack.ports import free_ports
 from tests.fixtures.components import StartComponent
 from tests.support.api_world import api, caller, make_key
+from tests.support.health import get
 from tests.support.ledger_rows import connect, scalar, wait_until
 from tests.support.program import Outrider, program
-from tests.support.source_world import SOURCE_ID, add_assets, make_assets, make_topics, write_source
+from tests.support.source_world import CLAIM, SOURCE_ID, add_assets, make_assets, make_topics, write_source
 
 OPEN = "select count(*) from public.asset where announced_at is null"
 
@@ -59,7 +61,8 @@ async def test_every_wake_up_makes_a_pass_begin(
     write_source(tmp_path, cron="0 0 1 1 *", time_zone="Europe/Berlin")
     write_source(tmp_path, "ticking", interval_seconds=0.2)
     make_topics(bootstrap_servers, topic_prefix)
-    component("reconciler", sources_directory=tmp_path)
+    (health_port,) = free_ports(1)
+    reconciler = component("reconciler", sources_directory=tmp_path, health_port=health_port)
     wait_until(lambda: scalar(connection, "select count(*) from outrider.source") == 2, "the sources are read")
     entry = outrider("source", "set", SOURCE_ID, "--mode", "live", "--reason", "test", "--json").json
     assert entry["modes"] == ["live"] * 4
@@ -116,6 +119,17 @@ async def test_every_wake_up_makes_a_pass_begin(
     wait_for_all(connection, 60)
     assert scalar(connection, "select count(*) from outrider.run where kind = 'source.set'") == 4
 
+    for line in (
+        'outrider_source_passes_total{result="done",source="assets",woken_by="http"} ',
+        'outrider_source_rows_total{result="admitted",source="assets"} 40.0',
+        'outrider_source_oldest_due_seconds{mode="live",source="ticking"} 0.0',
+        'outrider_source_claim_to_commit_seconds_count{source="ticking"} ',
+        'outrider_source_pass_seconds_count{source="ticking"} ',
+        "outrider_source_unknown_wakeups_total 2.0",
+    ):
+        wait_until(lambda line=line: line in get(health_port, "/metrics")[1], line)  # type: ignore[misc]
+    assert reconciler.terminate(20) == 0
+
 
 def test_the_command_passes_under_the_operators_name(
     *,
@@ -131,6 +145,17 @@ def test_the_command_passes_under_the_operators_name(
     as_operator = program(monkeypatch, capsys, **{**values, "postgres_dsn": role_dsns["operator"]})
     as_reconciler = program(monkeypatch, capsys, **{**values, "postgres_dsn": role_dsns["reconciler"]})
     add_assets(connection, 1, 120)
+
+    assert as_reconciler("source", "check").exit_code == 0
+    assert as_reconciler("source", "check", "--on-database").exit_code == 0
+    write_source(
+        tmp_path, "forgetful", claim=CLAIM.replace("<> all (%(refused)s)", "<> all (%(refused)s || '{x}') or true")
+    )
+    checked = as_reconciler("source", "check", "--on-database", "--json")
+    assert checked.exit_code == 1
+    assert [one["wrong"] is None for one in checked.json] == [True, False]
+    assert "although %(refused)s names it" in checked.json[1]["wrong"]
+    assert scalar(connection, OPEN) == 120
 
     refused = as_reconciler("reconcile", "run", SOURCE_ID)
     assert refused.exit_code == 1

@@ -10,7 +10,8 @@ import pytest
 
 from pipeline.ledger.pool import Pool, open_pool
 from pipeline.ledger.sources import take_wakeup, wake
-from pipeline.reconcile.source_pass import SourcePassResult, Waking, run_source_pass
+from pipeline.reconcile.source_pass import run_source_pass
+from pipeline.reconcile.source_result import SourcePassResult, Waking
 from tests.support.ledger_rows import connect, scalar
 from tests.support.source_world import SOURCE_ID, add_assets, make_assets, set_modes, source
 

@@ -12,7 +12,8 @@ from pipeline.ledger.operator import Act, operator_connection
 from pipeline.ledger.pool import Pool, open_pool
 from pipeline.ledger.source_switches import switch_source
 from pipeline.ledger.sources import Mode
-from pipeline.reconcile.source_pass import SourcePassResult, Waking, run_source_pass
+from pipeline.reconcile.source_pass import run_source_pass
+from pipeline.reconcile.source_result import SourcePassResult, Waking
 from tests.support.ledger_rows import connect, scalar, wait_until
 from tests.support.source_world import CLAIM, add_assets, make_assets, set_modes, source
 

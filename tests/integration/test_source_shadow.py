@@ -12,7 +12,8 @@ from pipeline.cli.source_shadow_command import plain
 from pipeline.ledger.pool import Pool, open_pool
 from pipeline.ledger.source_shadow import shadow_report
 from pipeline.reconcile.shadow import LookResult, look
-from pipeline.reconcile.source_pass import Waking, run_source_pass
+from pipeline.reconcile.source_pass import run_source_pass
+from pipeline.reconcile.source_result import Waking
 from tests.support.ledger_rows import connect, ledger, scalar
 from tests.support.program import Outrider
 from tests.support.source_world import CLAIM, DUE, SOURCE_ID, add_assets, make_assets, set_modes, source
