@@ -49,7 +49,7 @@ Share = Annotated[
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Dispatch deliveries again: plan, run, and steer a run.")
-    for command in (plan, rebuild, run, resume, pause, cancel, status, report):
+    for command in (plan, rebuild, run, resume, pause, cancel, status, report, forget):
         group.command(command.__name__)(command)
     app.add_typer(group, name="replay")
 
@@ -223,6 +223,13 @@ def report(
         print_report(connection, run_id, out, as_json=as_json)
 
 
+def forget(run: RunId, *, reason: Reason, operator: Operator = None) -> None:
+    """Delete the report by id of a run that is over. Its counts stay."""
+    with _errors("the same command goes on"), operator_connection(load_settings().postgres_conninfo) as connection:
+        forgotten = acts.forget(connection, _run_id(run), act(operator, reason))
+    print(f"forgotten {forgotten} deliveries of the report")
+
+
 def _drive(settings: Settings, connection: psycopg.Connection, run_id: UUID, *, as_json: bool) -> None:
     _, plan = run_of(connection, run_id)
     line = _Line()
@@ -234,6 +241,9 @@ def _drive(settings: Settings, connection: psycopg.Connection, run_id: UUID, *, 
             f"interrupted: what is dispatched goes its way, and nothing is lost; outrider replay resume {run_id} "
             f"goes on, outrider replay cancel {run_id} ends it"
         ) from None
+    except (OffsetsError, ReplayError, psycopg.OperationalError) as error:
+        line.end()
+        raise CommandError(f"{' '.join(str(error).split())}; outrider replay resume {run_id} goes on") from None
     line.end()
     _show_ended(ended, as_json=as_json)
 

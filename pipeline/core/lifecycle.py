@@ -78,6 +78,17 @@ TRANSITIONS = (
     Transition(State.DEAD, State.PENDING, Actor.OPERATOR, "replay of many, at the destination's rate; in its run"),
     Transition(State.DEAD, State.ENQUEUED, Actor.OPERATOR, "replay, recorded in its run"),
     Transition(State.SUCCEEDED, State.ENQUEUED, Actor.OPERATOR, "forced replay, recorded in its run"),
+    *(
+        Transition(None, state, Actor.OPERATOR, "lost by a restore, rebuilt as the topics know it; in its run")
+        for state in (State.PENDING, State.SUCCEEDED, State.DEAD)
+    ),
+    *(
+        Transition(
+            state, State.SUCCEEDED, Actor.OPERATOR, "set back by a restore; the attempts topic knows it ended so"
+        )
+        for state in (State.PENDING, State.ENQUEUED, State.LEASED, State.DEAD)
+    ),
+    Transition(State.LEASED, State.DEAD, Actor.OPERATOR, "set back by a restore; the attempts topic knows it ended so"),
 )
 
 _BY_KEY = {(line.source, line.target, line.actor): line for line in TRANSITIONS}

@@ -325,6 +325,16 @@ def release_rebuilt(
     return last_id, rows
 
 
+def forget_items(connection: psycopg.Connection, run_id: UUID, rows: int) -> int:
+    """Delete so many at most; how many."""
+    return connection.execute(query("replay", "forget_items"), {"run_id": run_id, "rows": rows}).rowcount
+
+
+def forget_rest(connection: psycopg.Connection, run_id: UUID) -> None:
+    """Of a run without items: what else it kept by id."""
+    connection.execute(query("replay", "forget_rest"), {"run_id": run_id})
+
+
 def counts_of_items(connection: psycopg.Connection, run_id: UUID) -> dict[str, int]:
     """Items by verdict; ``waiting`` is what is still to come."""
     return dict(connection.execute(query("replay", "counts_of_items"), {"run_id": run_id}).fetchall())

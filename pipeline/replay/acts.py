@@ -19,6 +19,8 @@ from pipeline.replay.plan import Plan
 from pipeline.replay.progress import Progress
 from pipeline.settings import Settings
 
+FORGET_ROWS = 5_000
+
 
 def start(settings: Settings, ledger: psycopg.Connection, plan: Plan, act: Act) -> UUID:
     """Commit the run with all that it needs to be driven, here or by another process. Raises ReplayError."""
@@ -61,6 +63,20 @@ def wish(ledger: psycopg.Connection, run_id: UUID, wanted: Wish, act: Act) -> bo
         verb = "resume" if wanted == "run" else wanted
         record_run(ledger, f"{KIND}.{verb}", act, {"run": str(run_id)})
     return True
+
+
+def forget(ledger: psycopg.Connection, run_id: UUID, act: Act) -> int:
+    """Delete what a run that is over keeps by id; its row with the counts stays. How many items. Raises ReplayError."""
+    found = ledger_replay.standing(ledger, run_id)
+    if found is None or found.phase != "over":
+        raise ReplayError(f"run {run_id} is not over, or no replay: outrider replay status {run_id}")
+    forgotten = 0
+    while rows := ledger_replay.forget_items(ledger, run_id, FORGET_ROWS):
+        forgotten += rows
+    with ledger.transaction():
+        ledger_replay.forget_rest(ledger, run_id)
+        record_run(ledger, f"{KIND}.forget", act, {"run": str(run_id), "forgotten": forgotten})
+    return forgotten
 
 
 def end_if_nobody_drives(ledger: psycopg.Connection, run_id: UUID) -> bool:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from confluent_kafka import Message
 
 from pipeline.offsets.places import Place
-from pipeline.replay.topic_scan import headers_of
 from topics.codecs import Dispatch, RecordError, decode_dispatch
+from topics.message_headers import Headers, UnreadableHeadersError, headers_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,8 @@ class Refused:
     place: Place
     message: Message
     reason: str
+    headers: Headers
+    """As far as they can be read. The client must not be asked a second time for those that it could not make text of."""
 
 
 @dataclass(slots=True)
@@ -45,19 +47,20 @@ def sort_messages(messages: Iterable[tuple[Place, Message]]) -> Sorted:
     """Every message is in one of the two, whatever it holds."""
     found = Sorted()
     for place, message in messages:
-        dispatch = _read(message)
+        try:
+            headers = headers_of(message)
+        except UnreadableHeadersError as error:
+            found.broken.append(Refused(place, message, str(error), []))
+            continue
+        dispatch = _read(message, headers)
         if isinstance(dispatch, Dispatch):
             found.named.append(Named(place, message, dispatch))
         else:
-            found.broken.append(Refused(place, message, dispatch))
+            found.broken.append(Refused(place, message, dispatch, headers))
     return found
 
 
-def _read(message: Message) -> Dispatch | str:
-    try:
-        headers = headers_of(message)
-    except (ValueError, SystemError) as error:
-        return f"headers: cannot be read: {error}"
+def _read(message: Message, headers: Headers) -> Dispatch | str:
     decoded = decode_dispatch(message.key(), message.value(), headers)
     if isinstance(decoded, RecordError):
         return str(decoded)

@@ -9,7 +9,7 @@ from pipeline.ledger import replay as ledger_replay
 from pipeline.replay.pace import Pace
 from pipeline.replay.work import Work
 
-PAGE_ROWS: Final = 1_000
+PAGE_ROWS: Final = 2_000
 WINDOW_SECONDS: Final = 5.0
 """What a destination can start in this time is what may be on its way to it."""
 LOOK_SECONDS: Final = 0.25

@@ -32,6 +32,9 @@ from pipeline.settings import Settings
 KIND = "replay"
 PAUSE_LOOK_SECONDS = 0.5
 
+_SOON_GONE = "set tcp_keepalives_idle = 10; set tcp_keepalives_interval = 5; set tcp_keepalives_count = 3"
+"""The lock lives as long as the session: of a host that is gone, the server must notice it."""
+
 Say = Callable[[str], None]
 Step = Callable[[Work], bool]
 
@@ -72,6 +75,7 @@ class Driver:
     def drive(self) -> Ended:
         """Until the run is over. Raises BusyError where another process drives it, ReplayError, or KeyboardInterrupt,
         after which the run can be driven on."""
+        self.ledger.execute(_SOON_GONE)
         with alone(self.ledger, KIND, str(self.run_id)):
             try:
                 return self._drive()

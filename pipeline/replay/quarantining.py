@@ -20,7 +20,8 @@ from pipeline.offsets.kafka_groups import KafkaGroups
 from pipeline.offsets.places import Place, Stretch
 from pipeline.replay.dispatch_messages import Refused
 from pipeline.replay.errors import ReplayError
-from pipeline.replay.topic_scan import TopicScan, headers_of
+from pipeline.replay.topic_scan import TopicScan
+from topics.message_headers import headers_of
 from topics.quarantine_records import ORIGIN_HEADER, quarantine_records
 from topics.security import KafkaConnection
 
@@ -99,11 +100,7 @@ class Quarantining:
     def _store(self, entry: Refused, where: str) -> None:
         """As whole as the topic takes it."""
         message = entry.message
-        try:
-            headers = headers_of(message)
-        except (ValueError, SystemError):
-            headers = []
-        for record in quarantine_records(where, message.key(), message.value(), headers, entry.reason):
+        for record in quarantine_records(where, message.key(), message.value(), entry.headers, entry.reason):
             error = self._produce(record.key, record.value, list(record.headers))
             if error is None:
                 return
@@ -149,5 +146,5 @@ def _origin_of(message: Message) -> tuple[Place, int] | None:
             return None
         topic, partition, offset = content.decode().rsplit("/", 2)
         return Place(topic, int(partition)), int(offset)
-    except (ValueError, SystemError):
+    except ValueError:
         return None  # not one of ours

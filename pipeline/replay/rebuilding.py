@@ -84,9 +84,9 @@ def evidence_of(messages: Iterable[tuple[Place, Message]]) -> tuple[list[Evidenc
     for place, message in messages:
         attempt = decode_attempt(message.value())
         if isinstance(attempt, RecordError):
-            refused.append(Refused(place, message, str(attempt)))
+            refused.append(Refused(place, message, str(attempt), []))
         elif (problem := _implausible(attempt.attempt, attempt.dispatch_seq, attempt.delivery_id)) is not None:
-            refused.append(Refused(place, message, problem))
+            refused.append(Refused(place, message, problem, []))
         else:
             found.append(
                 Evidence(

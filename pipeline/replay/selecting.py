@@ -14,6 +14,7 @@ from pipeline.replay.errors import ReplayError
 from pipeline.replay.topic_scan import Batch
 from pipeline.replay.work import Prepared, Work, drain
 from topics.declarations import DISPATCH
+from topics.message_headers import headers_of
 
 PAGE_ROWS: Final = 2_000
 YOUNG_SECONDS: Final = 60.0
@@ -76,7 +77,9 @@ def _foreign(work: Work, named: list[Named]) -> list[Refused]:
         time.sleep(LOOK_SECONDS)
         unknown = _unknown(work, named)
     reason = "the ledger has no such delivery for this destination (after a restore: outrider replay rebuild)"
-    found = [Refused(named[place].place, named[place].message, reason) for place in unknown]
+    found = [
+        Refused(named[place].place, named[place].message, reason, headers_of(named[place].message)) for place in unknown
+    ]
     for place in sorted(unknown, reverse=True):
         del named[place]
     return found

@@ -20,12 +20,14 @@ from topics.security import KafkaConnection
 
 BATCH: Final = 2_000
 POLL_SECONDS: Final = 0.2
-QUEUED_KIB: Final = 16 * 1024
+QUEUED_KIB: Final = 8 * 1024
+QUEUED_MESSAGES: Final = 5_000
+FETCH_BYTES: Final = 256 * 1024
+"""Of a partition at once, as it lies in the log: compressed, it may be twenty times as much in memory. A larger message comes
+alone."""
 GAP_OFFSETS: Final = 2
 """Offsets without a message beside each other that are worth a question: one may be a transaction's marker."""
 QUESTION_SECONDS: Final = 10.0
-
-Headers = list[tuple[str, bytes]]
 
 
 @dataclass(slots=True)
@@ -112,12 +114,6 @@ def _offsets(reached: Mapping[Place, int]) -> list[TopicPartition]:
     return [TopicPartition(place.topic, place.partition, offset) for place, offset in reached.items()]
 
 
-def headers_of(message: Message) -> Headers:
-    """Raises ValueError where the client cannot make text of a name."""
-    found: Any = message.headers() or []
-    return list(found.items() if isinstance(found, dict) else found)
-
-
 def _place(message: Message) -> Place | None:
     topic, partition = message.topic(), message.partition()
     if topic is None or partition is None:
@@ -139,5 +135,8 @@ def _configuration(connection: KafkaConnection, group: str) -> dict[str, Any]:
         # Retention may take the start of a stretch: what is left still counts, and what is gone is told.
         "auto.offset.reset": "earliest",
         "queued.max.messages.kbytes": QUEUED_KIB,
+        "queued.min.messages": QUEUED_MESSAGES,
+        "max.partition.fetch.bytes": FETCH_BYTES,
+        "fetch.max.bytes": 8 * FETCH_BYTES,
         "log_level": 0,
     }

@@ -48,7 +48,10 @@ READS = {
 }
 DELETES = {
     **{role: set[str]() for role in ROLES},
-    "operator": {"destination", "destination_pace", "destination_secret", "destination_credential", "subscription"},
+    "operator": {
+        *("destination", "destination_pace", "destination_secret", "destination_credential", "subscription"),
+        *("replay_item", "replay_wanted", "replay_evidence"),
+    },
     "api": {"subscription"},
     "reconciler": {"source_wakeup", "source_refusal", "source_shadow"},
 }
@@ -198,7 +201,6 @@ REFUSED = [
     ("operator", "update outrider.dispatch_outbox set payload = ''"),
     ("operator", "insert into outrider.delivery_attempt (delivery_id) values ('x')"),
     ("operator", f"update {AUDIT} set defect = null"),
-    ("operator", "delete from outrider.replay_item"),
     ("worker", "select * from outrider.rebuild_deliveries(gen_random_uuid(), '[]', '{}')"),
     ("api", "select * from outrider.rebuild_findings('[]', '{}')"),
 ]

@@ -131,6 +131,9 @@ def test_pause_resume_and_cancel_from_another_terminal(
     acts = [run["kind"] for run in outrider("runs", "list", "--json").json["runs"]]
     assert acts == ["replay.cancel", "replay.resume", "replay.pause", "replay"]
 
+    assert "forgotten 60 deliveries" in outrider("replay", "forget", run_id, "--reason", "read").stdout
+    assert report(outrider, run_id) == {}
+
     # What nobody drives is ended by the cancel itself.
     planned(outrider, tmp_path / "plan2", "--topic", rate="15")
     with driven(settings, tmp_path / "log2", "run", str(tmp_path / "plan2")) as process:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.replay import selecting
+from tests.support.damaged_records import NotText, batch, produce_batch
 from tests.support.delivery_world import World, opened
 from tests.support.program import Outrider, Result
 from tests.support.replay_world import admitted, dispatches, planned, ran, report, settle
@@ -116,7 +117,7 @@ def test_a_range_by_time_offsets_and_filters(outrider: Outrider, world: World, t
 
 
 def test_what_is_no_dispatch_goes_into_quarantine_once(
-    outrider: Outrider, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    outrider: Outrider, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bootstrap_servers: str
 ) -> None:
     monkeypatch.setattr(selecting, "PATIENCE_SECONDS", 0.0)
     admitted(world, 2)
@@ -124,15 +125,18 @@ def test_what_is_no_dispatch_goes_into_quarantine_once(
     world.producer.begin_transaction()
     world.producer.produce(world.dispatch, key=b"acme", value=b"?", headers={"delivery_id": "dlv_x"})
     world.producer.commit_transaction(30)
+    # Neither a client nor Kafka can make text of this header's name.
+    damaged = batch(*[(b"acme", b"?", [(NotText("x"), b"y")])] * 40)  # enough to make the reading line hot
+    produce_batch(bootstrap_servers, world.dispatch, 0, damaged)
     plan = planned(outrider, tmp_path / "1", "--topic")
-    assert (plan["read"]["messages"], plan["read"]["broken"], plan["read"]["foreign"]) == (4, 1, 1)
+    assert (plan["read"]["messages"], plan["read"]["broken"], plan["read"]["foreign"]) == (44, 41, 1)
     assert world.records(world.quarantine) == []
 
     for name, replayed in (("1", 2), ("2", 2)):
         if name != "1":
             planned(outrider, tmp_path / name, "--topic")
         done = ran(outrider, tmp_path / name)
-        assert (done["replayed"], done["quarantined"], done["messages"]) == (replayed, 2, 4)
+        assert (done["replayed"], done["quarantined"], done["messages"]) == (replayed, 42, 44)
     entries = [dict(message.headers() or ()) for message in world.records(world.quarantine)]
-    assert len(entries) == len({entry["quarantine_origin"] for entry in entries}) == 2
+    assert len(entries) == len({entry["quarantine_origin"] for entry in entries}) == 42
     assert any(b"no such delivery" in entry["quarantine_reason"] for entry in entries)

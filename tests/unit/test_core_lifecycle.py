@@ -28,6 +28,14 @@ LEGAL = {
     ("enqueued", "pending", "operator"),
     ("dead", "enqueued", "operator"),
     ("succeeded", "enqueued", "operator"),
+    (None, "pending", "operator"),
+    (None, "succeeded", "operator"),
+    (None, "dead", "operator"),
+    ("pending", "succeeded", "operator"),
+    ("enqueued", "succeeded", "operator"),
+    ("leased", "succeeded", "operator"),
+    ("dead", "succeeded", "operator"),
+    ("leased", "dead", "operator"),
 }
 ALL = sorted(product([None, *State], State, Actor), key=str)
 

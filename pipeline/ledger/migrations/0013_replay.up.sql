@@ -222,3 +222,5 @@ grant select, insert, update on outrider.replay, outrider.replay_cursor, outride
                                 outrider.replay_evidence
   to outrider_operator;
 grant select, insert on outrider.replay_wanted to outrider_operator;
+-- A report by id is not kept for ever.
+grant delete on outrider.replay_item, outrider.replay_wanted, outrider.replay_evidence to outrider_operator;

@@ -195,13 +195,14 @@ where run_id = %(run_id)s
 
 -- name: dispatch_items
 -- dead, pending, enqueued or succeeded -> enqueued with a new message, for the next items of a run. Live traffic goes first:
--- a destination is given its share of what it can start within the window, less all that is on its way or waits for its
--- turn already. What has been dispatched otherwise since it was selected is left alone.
+-- a destination is given its share of what it can start within the window, less all that was handed out within it, or waits
+-- for its turn already. (What was handed out earlier may be what the run is about.) What has been dispatched otherwise since it was selected is left alone.
 with room as materialized (
   select x.destination_id,
          case when busy.rows = 0 then greatest(1, capacity.rows) else capacity.rows - busy.rows end as rows
   from outrider.destination x
   join outrider.destination_pace p on p.destination_id = x.destination_id
+  cross join outrider.ledger_setting s
   cross join lateral outrider.rate_share(p.share_at_slowing, p.slowed_at, statement_timestamp()) as r(share)
   cross join lateral (
     select least(50000, floor(%(share)s * (
@@ -211,7 +212,9 @@ with room as materialized (
   cross join lateral (
     select (select count(*) from (
               select from outrider.delivery e
-              where e.destination_id = x.destination_id and e.state = 'enqueued' and e.lost_after > statement_timestamp()
+              where e.destination_id = x.destination_id and e.state = 'enqueued'
+                and e.lost_after > statement_timestamp()
+                  + make_interval(secs => greatest(0, s.transport_timeout_seconds - %(window_seconds)s))
               limit greatest(1, capacity.rows)) e)
          + (select count(*) from (
               select from outrider.delivery e
@@ -298,6 +301,17 @@ where not x.enabled
   and x.destination_id = i.destination_id
   and i.run_id = %(run_id)s
   and i.verdict is null
+
+-- name: forget_items
+delete from outrider.replay_item
+where run_id = %(run_id)s
+  and delivery_id = any (array(select i.delivery_id from outrider.replay_item i where i.run_id = %(run_id)s limit %(rows)s))
+
+-- name: forget_rest
+with wanted as (
+  delete from outrider.replay_wanted where run_id = %(run_id)s
+)
+delete from outrider.replay_evidence where run_id = %(run_id)s
 
 -- name: counts_of_items
 select coalesce(i.verdict, 'waiting'), count(*) from outrider.replay_item i where i.run_id = %(run_id)s group by 1
