@@ -38,8 +38,8 @@ PARTITIONS: Final = 4
 
 # So that what a killed worker held is found again within seconds.
 HURRIED: Final[Mapping[str, object]] = {
-    "worker_lease_margin_seconds": 1.0,
-    "worker_session_timeout_seconds": 3.0,
+    "worker_lease_margin_seconds": 0.5,
+    "worker_session_timeout_seconds": 2.0,
     "worker_drain_seconds": 5.0,
     "reconciler_interval_seconds": 0.2,
 }

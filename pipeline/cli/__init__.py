@@ -22,6 +22,7 @@ from pipeline.settings import SettingsError
 
 COMMAND_MODULES = (
     "demo_command",
+    "example_commands",
     "stack_commands",
     "migrate_commands",
     "topics_commands",
