@@ -82,7 +82,7 @@ async def take_interval(pool: Pool, source_id: str, since: datetime | None) -> b
 
 
 async def take_cron(pool: Pool, source_id: str, since: datetime) -> bool:
-    """False where another reconciler has taken it."""
+    """Make the tick a wake-up that any reconciler takes; False where another has done it."""
     return await _takes(pool, "take_cron", source_id, since)
 
 

@@ -163,9 +163,9 @@ class SourceReconciler:
 
     async def _look(self) -> None:
         """Begin the passes that something has asked for."""
-        while self._called:
-            source_id, woken_by = self._called.pop()
+        for source_id, woken_by in list(self._called):
             await self._wake(source_id, woken_by)
+            self._called.discard((source_id, woken_by))
         now = time.monotonic()
         if now >= self._housekeeping_due_at:
             self._housekeeping_due_at = now + HOUSEKEEPING_SECONDS
@@ -188,7 +188,14 @@ class SourceReconciler:
     async def _due(self, state: _State, standing: Standing) -> Waking | None:
         """Why a pass is to begin now. Whatever is taken here is this process's to do."""
         source = state.source
-        if standing.is_woken:
+        is_woken = standing.is_woken
+        if (
+            standing.is_on
+            and source.cron is not None
+            and cron_is_due(source.cron, source.time_zone, standing.cron_at, standing.now)
+        ):
+            is_woken |= await take_cron(self._pool, source.source_id, standing.cron_at)
+        if is_woken:
             lease_seconds = source.pass_seconds + LEASE_MARGIN_SECONDS
             taken = await take_wakeup(self._pool, source.source_id, lease_seconds=lease_seconds)
             if taken is not None:
@@ -205,12 +212,6 @@ class SourceReconciler:
             and await take_interval(self._pool, source.source_id, standing.interval_at)
         ):
             return Waking(woken_by="interval")
-        if (
-            source.cron is not None
-            and cron_is_due(source.cron, source.time_zone, standing.cron_at, standing.now)
-            and await take_cron(self._pool, source.source_id, standing.cron_at)
-        ):
-            return Waking(woken_by="cron")
         return None
 
     async def _pass(self, state: _State, waking: Waking) -> None:

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from confluent_kafka import Producer
 
+from pipeline.core.ids import delivery_identity
 from pipeline.ledger.api_keys import Scope
 from pipeline.stack.ports import free_ports
 from tests.fixtures.components import StartComponent
@@ -58,7 +59,7 @@ async def test_every_wake_up_makes_a_pass_begin(
     bootstrap_servers: str,
     topic_prefix: str,
 ) -> None:
-    write_source(tmp_path, cron="0 0 1 1 *", time_zone="Europe/Berlin")
+    write_source(tmp_path, cron="0 0 1 1 *", time_zone="Europe/Berlin", page_rows=12, pass_rows=12)
     write_source(tmp_path, "ticking", interval_seconds=0.2)
     make_topics(bootstrap_servers, topic_prefix)
     (health_port,) = free_ports(1)
@@ -81,7 +82,7 @@ async def test_every_wake_up_makes_a_pass_begin(
     )
     wait_until(lambda: connection.execute(finished, (run_id,)).fetchone() == ("http10",), "the run has ended")
 
-    # NOTIFY, by a trigger's transaction as well as by hand.
+    # NOTIFY, by a trigger's transaction as well as by hand. What a pass's budget leaves over the next one does at once.
     add_assets(connection, 11, 10)
     connection.execute("select pg_notify('outrider_source', %s)", (SOURCE_ID,))
     wait_for_all(connection, 20)
@@ -96,32 +97,46 @@ async def test_every_wake_up_makes_a_pass_begin(
     wait_for_all(connection, 30)
     wait_until(lambda: passes(connection, "kafka") >= 1, "the run has ended")
 
+    add_assets(connection, 31, 25)
+    connection.execute("select pg_notify('outrider_source', %s)", (SOURCE_ID,))
+    wait_for_all(connection, 55)
+    wait_until(lambda: passes(connection, "backlog") >= 2, "the budget was used up twice")
+
     # Cron: three years of ticks were missed, and are one.
-    add_assets(connection, 31, 10)
+    add_assets(connection, 56, 10)
     connection.execute("update outrider.source set cron_at = now() - interval '3 years'")
-    wait_for_all(connection, 40)
+    wait_for_all(connection, 65)
     wait_until(lambda: passes(connection, "cron") == 1, "the run has ended")
 
     # The interval, of the other source.
-    add_assets(connection, 41, 10)
+    add_assets(connection, 66, 10)
     outrider("source", "set", "ticking", "--mode", "live", "--reason", "test")
-    wait_for_all(connection, 50)
+    wait_for_all(connection, 75)
     wait_until(lambda: passes(connection, "interval", "ticking") >= 2, "it ticks")
     assert passes(connection, "cron") == 1
 
     # Disabled, neither its clock nor a call makes it claim anything; enabled, it goes on.
     outrider("source", "set", "ticking", "--disable", "--reason", "test")
-    add_assets(connection, 51, 10)
+    add_assets(connection, 76, 10)
     connection.execute("select pg_notify('outrider_source', 'ticking')")
     wait_until(lambda: passes(connection, "notify", "ticking") == 1, "the call is answered")
     assert scalar(connection, OPEN) == 10
     outrider("source", "set", "ticking", "--enable", "--reason", "test")
-    wait_for_all(connection, 60)
+    wait_for_all(connection, 85)
     assert scalar(connection, "select count(*) from outrider.run where kind = 'source.set'") == 4
+
+    # Invariants 1 to 3, whatever woke the pass: one identity, its dispatch in the same commit, a time to be looked at.
+    deliveries = connection.execute("select event_id, delivery_id from outrider.delivery").fetchall()
+    assert sorted(deliveries) == sorted((f"asset-{n}", delivery_identity(f"asset-{n}", "acme")) for n in range(1, 86))
+    unseen = (
+        "select count(*) from outrider.delivery d where coalesce(d.next_attempt_at, d.lost_after) is null or (d.dispatch_seq > 0) "
+        "<> exists (select from outrider.dispatch_outbox o where o.delivery_id = d.delivery_id and o.dispatch_seq = d.dispatch_seq)"
+    )
+    assert scalar(connection, unseen) == 0
 
     for line in (
         'outrider_source_passes_total{result="done",source="assets",woken_by="http"} ',
-        'outrider_source_rows_total{result="admitted",source="assets"} 40.0',
+        'outrider_source_rows_total{result="admitted",source="assets"} 65.0',
         'outrider_source_oldest_due_seconds{mode="live",source="ticking"} 0.0',
         'outrider_source_claim_to_commit_seconds_count{source="ticking"} ',
         'outrider_source_pass_seconds_count{source="ticking"} ',
@@ -172,6 +187,13 @@ def test_the_command_passes_under_the_operators_name(
     assert SOURCE_ID in listed.stdout
     shown = as_operator("source", "show", SOURCE_ID, "--json").json
     assert [one["counts"]["admitted"] for one in shown["passes"]] == [120, 0]
+
+    # In shadow mode the command looks, and does nothing.
+    assert as_operator("source", "set", SOURCE_ID, "--mode", "shadow", "--reason", "r").exit_code == 0
+    add_assets(connection, 121, 7)
+    looked = as_reconciler("reconcile", "run", SOURCE_ID, "--json")
+    assert (looked.exit_code, looked.json["admitted"], looked.json["look"]["examined"]) == (0, 0, 7)
+    assert scalar(connection, OPEN) == 7
 
     # An operator's login admits nothing, and neither does a worker's.
     assert "permission denied" in as_operator("reconcile", "run", SOURCE_ID).stderr

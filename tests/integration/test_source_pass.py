@@ -15,7 +15,7 @@ from pipeline.ledger.sources import Mode
 from pipeline.reconcile.source_pass import run_source_pass
 from pipeline.reconcile.source_result import SourcePassResult, Waking
 from tests.support.ledger_rows import connect, scalar, wait_until
-from tests.support.source_world import CLAIM, add_assets, make_assets, set_modes, source
+from tests.support.source_world import CLAIM, DUE, LOOKUP, add_assets, make_assets, set_modes, source
 
 TIMER = Waking(woken_by="interval")
 
@@ -246,3 +246,57 @@ async def test_only_live_shards_are_claimed(pool: Pool, connection: psycopg.Conn
     assert scalar(connection, left) == 100 - result.tally.admitted
     assert 0 < result.tally.admitted < 100
     assert scalar(connection, "select outrider.live_shards('assets')") == [2, 3]
+
+
+FUNCTION = """
+create schema media;
+create function media.claim_due(page_rows integer, refused text[])
+returns table (event_id text, event_type text, payload bytea)
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+  update public.asset a set announced_at = clock_timestamp()
+  where a.asset_id in (
+    select d.asset_id from public.asset d
+    where d.announced_at is null and 'asset-' || d.asset_id <> all (refused)
+    order by d.processed_at limit page_rows for update skip locked)
+  returning 'asset-' || a.asset_id, 'asset.processed', convert_to('{}', 'UTF8')
+$$;
+revoke all on function media.claim_due from public;
+"""
+
+
+async def test_a_claim_may_be_a_function_with_rights_of_its_own(
+    pool: Pool, connection: psycopg.Connection, role_dsns: dict[str, str]
+) -> None:
+    login = psycopg.conninfo.conninfo_to_dict(role_dsns["reconciler"])["user"]
+    connection.execute(FUNCTION)
+    connection.execute(f"revoke all on public.asset from {login}; grant usage on schema media to {login};".encode())
+    connection.execute(
+        f"grant execute on function media.claim_due to {login}; grant select on public.asset to {login}".encode()
+    )
+    connection.execute("update outrider.source_shard set shard_count = 1")
+    add_assets(connection, 1, 60)
+    by_function = source(
+        shards=1,
+        claim="select * from media.claim_due(%(limit)s, %(refused)s)",
+        due=DUE.replace("= any (%(shards)s)", ">= 0").replace("%(shard_count)s", "1"),
+        lookup=LOOKUP.replace("= any (%(shards)s)", ">= 0").replace("%(shard_count)s", "1"),
+    )
+    result = await run_source_pass(pool, by_function, TIMER)
+    assert (result.error, result.tally.unsubscribed, result.oldest_due_after_seconds) == (None, 60, 0)
+
+
+async def test_admission_itself_may_take_a_row_off_what_is_due(pool: Pool, connection: psycopg.Connection) -> None:
+    claim = """
+    select 'asset-' || a.asset_id as event_id, 'asset.processed' as event_type, '{}' as payload, array['acme'] as destinations
+    from public.asset a
+    where not exists (select from outrider.event e where e.event_id = 'asset-' || a.asset_id)
+      and 'asset-' || a.asset_id <> all (%(refused)s)
+      and outrider.shard_of(a.publisher, %(shard_count)s) = any (%(shards)s)
+    order by a.processed_at
+    limit %(limit)s
+    for update skip locked
+    """
+    add_assets(connection, 1, 200)
+    results = await asyncio.gather(*(run_source_pass(pool, source(claim=claim, page_rows=20), TIMER) for _ in range(3)))
+    assert [result.error for result in results] == [None] * 3
+    assert sum(result.tally.admitted for result in results) == 200

@@ -151,6 +151,7 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
       and r.finished_at is not null
       and r.error is null
       and coalesce((r.counts ->> 'examined')::bigint, 0) = 0
+      and coalesce((r.counts ->> 'refused')::bigint, 0) = 0
     returning 1
   )
   select count(*) from forgotten

@@ -30,11 +30,15 @@ where source_id = %(source_id)s
 returning source_id
 
 -- name: take_cron
-update outrider.source
-set cron_at = clock_timestamp()
-where source_id = %(source_id)s
-  and cron_at = %(since)s
-returning source_id
+-- The next tick may be a day away, so this one is kept as a wake-up until its pass has ended.
+with taken as (
+  update outrider.source
+  set cron_at = clock_timestamp()
+  where source_id = %(source_id)s
+    and cron_at = %(since)s
+  returning source_id
+)
+select outrider.wake_source(t.source_id, 'cron', null) from taken t
 
 -- name: wake
 select outrider.wake_source(%(source_id)s, %(woken_by)s, %(operator)s)
