@@ -2,44 +2,33 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, get_args
-from uuid import UUID
 
 import msgspec
-import psycopg
 import typer
 
-from pipeline.cli.acting import AsJson, Operator, Reason, act
-from pipeline.cli.errors import CommandError, UsageError
+from pipeline.cli.acting import AsJson
+from pipeline.cli.errors import UsageError
 from pipeline.cli.output import print_json
-from pipeline.cli.replay_text import print_ended, print_plan, print_report, print_status, progress_line, status_of
+from pipeline.cli.replay_progress import Line, errors
+from pipeline.cli.replay_runs import cancel, forget, pause, report, resume, run, status
+from pipeline.cli.replay_text import print_plan
 from pipeline.core.lifecycle import State
 from pipeline.ledger.operator import operator_connection
-from pipeline.ledger.replay import Choice, Mode, Source, Wish
-from pipeline.ledger.runs import BusyError
+from pipeline.ledger.replay import Choice, Mode, Source
 from pipeline.offsets.errors import OffsetsError
 from pipeline.offsets.targets import parse_duration, parse_moment
-from pipeline.replay import acts
-from pipeline.replay.driving import Driver, Ended, run_of
-from pipeline.replay.errors import ReplayError
-from pipeline.replay.plan import Plan, read_plan, write_plan
+from pipeline.replay.plan import Plan, write_plan
 from pipeline.replay.planning import PlanRequest, make_plan
-from pipeline.replay.progress import Progress
 from pipeline.replay.ranges import ByTime, Wanted, parse_offsets
 from pipeline.replay.rebuild_planning import RebuildTopics, make_rebuild_plan
-from pipeline.settings import Settings, load_settings
+from pipeline.settings import load_settings
 from topics.declarations import ATTEMPTS, DISPATCH
 
-PROGRESS_SECONDS = 1.0
 READER_GROUP = "replay.plan"
 
-RunId = Annotated[str, typer.Argument(help="Id of the run; see `outrider runs list --kind replay`.")]
 Out = Annotated[Path, typer.Option(help="The plan file to write.", dir_okay=False)]
 Rate = Annotated[float, typer.Option(min=0.001, max=1_000_000, help="Deliveries a second that the run dispatches.")]
 Share = Annotated[
@@ -107,7 +96,7 @@ def plan(
         admitted_since=_moment(admitted_since, "--admitted-since"),
         admitted_until=_moment(admitted_until, "--admitted-until"),
     )
-    with _errors("no plan was written; the same command begins anew"):
+    with errors("no plan was written; the same command begins anew"):
         request = PlanRequest(
             source=source,
             wanted=_wanted(source, since=since, until=until, last=last, offsets=offsets),
@@ -123,7 +112,7 @@ def plan(
                 request,
                 topic=settings.name(DISPATCH),
                 reader_group=settings.name(READER_GROUP),
-                progress=_Line().offsets,
+                progress=Line().offsets,
             )
         write_plan(made, out)
     _show_plan(made, out, as_json=as_json)
@@ -149,103 +138,13 @@ def rebuild(
     topics = RebuildTopics(
         dispatch=settings.name(DISPATCH), attempts=settings.name(ATTEMPTS), reader_group=settings.name(READER_GROUP)
     )
-    with _errors("no plan was written; the same command begins anew"):
+    with errors("no plan was written; the same command begins anew"):
         with operator_connection(settings.postgres_conninfo) as connection:
             made = make_rebuild_plan(
-                settings.kafka, connection, wanted, topics, rate_per_second=rate, progress=_Line().offsets
+                settings.kafka, connection, wanted, topics, rate_per_second=rate, progress=Line().offsets
             )
         write_plan(made, out)
     _show_plan(made, out, as_json=as_json)
-
-
-def run(
-    plan: Annotated[Path, typer.Argument(help="File that `replay plan` wrote.", dir_okay=False)],
-    *,
-    reason: Reason,
-    operator: Operator = None,
-    as_json: AsJson = False,
-) -> None:
-    """Do what a plan says, recorded as a run. Ctrl-C, or a kill, leaves a run that `replay resume` goes on with."""
-    settings = load_settings()
-    with _errors("nothing was started; the same command begins anew"):
-        read = read_plan(plan)
-        with operator_connection(settings.postgres_conninfo) as connection:
-            run_id = acts.start(settings, connection, read, act(operator, reason))
-            _say(f"run {run_id}; from another terminal: outrider replay status|pause|cancel {run_id}")
-            _drive(settings, connection, run_id, as_json=as_json)
-
-
-def resume(run: RunId, *, reason: Reason, operator: Operator = None, as_json: AsJson = False) -> None:
-    """Let a paused run go on, and drive it from here if no process does, as after a crash."""
-    settings, run_id = load_settings(), _run_id(run)
-    with _errors("the run stays as it is"), operator_connection(settings.postgres_conninfo) as connection:
-        run_of(connection, run_id)
-        acts.wish(connection, run_id, "run", act(operator, reason))
-        try:
-            _drive(settings, connection, run_id, as_json=as_json)
-        except BusyError:
-            print(f"run {run_id} goes on, in the process that drives it: outrider replay status {run_id}")
-
-
-def pause(run: RunId, *, reason: Reason, operator: Operator = None) -> None:
-    """Dispatch nothing more until it is resumed. What is in Kafka already goes its way."""
-    _wish(run, "pause", reason, operator)
-
-
-def cancel(run: RunId, *, reason: Reason, operator: Operator = None) -> None:
-    """End a run. What it has dispatched goes its way; the rest stays as it is."""
-    run_id = _wish(run, "cancel", reason, operator)
-    with operator_connection(load_settings().postgres_conninfo) as connection:
-        if not acts.end_if_nobody_drives(connection, run_id):
-            print("the process that drives it ends it within a second")
-
-
-def status(run: RunId, *, as_json: AsJson = False) -> None:
-    """How far a run is, who drives it, what it waits for."""
-    with _errors("nothing was changed"), operator_connection(load_settings().postgres_conninfo) as connection:
-        found = status_of(connection, _run_id(run))
-    if as_json:
-        print_json(found)
-    else:
-        print_status(found)
-
-
-def report(
-    run: RunId,
-    *,
-    out: Annotated[Path | None, typer.Option(help="Write it there, one JSON object a line.", dir_okay=False)] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Every delivery that the run came upon, by id: replayed or skipped and why, and what has become of it since."""
-    with _errors("nothing was changed"), operator_connection(load_settings().postgres_conninfo) as connection:
-        run_id = _run_id(run)
-        run_of(connection, run_id)
-        print_report(connection, run_id, out, as_json=as_json)
-
-
-def forget(run: RunId, *, reason: Reason, operator: Operator = None) -> None:
-    """Delete the report by id of a run that is over. Its counts stay."""
-    with _errors("the same command goes on"), operator_connection(load_settings().postgres_conninfo) as connection:
-        forgotten = acts.forget(connection, _run_id(run), act(operator, reason))
-    print(f"forgotten {forgotten} deliveries of the report")
-
-
-def _drive(settings: Settings, connection: psycopg.Connection, run_id: UUID, *, as_json: bool) -> None:
-    _, plan = run_of(connection, run_id)
-    line = _Line()
-    try:
-        ended = Driver(settings, connection, run_id, plan, say=_say, report=line.run).drive()
-    except KeyboardInterrupt:
-        line.end()
-        raise CommandError(
-            f"interrupted: what is dispatched goes its way, and nothing is lost; outrider replay resume {run_id} "
-            f"goes on, outrider replay cancel {run_id} ends it"
-        ) from None
-    except (OffsetsError, ReplayError, psycopg.OperationalError) as error:
-        line.end()
-        raise CommandError(f"{' '.join(str(error).split())}; outrider replay resume {run_id} goes on") from None
-    line.end()
-    _show_ended(ended, as_json=as_json)
 
 
 def _show_plan(made: Plan, out: Path, *, as_json: bool) -> None:
@@ -254,24 +153,6 @@ def _show_plan(made: Plan, out: Path, *, as_json: bool) -> None:
     else:
         print_plan(made)
         print(f"\nwritten to {out}; nothing is done before: outrider replay run {out} --reason '...'")
-
-
-def _show_ended(ended: Ended, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"run": ended.run_id, "outcome": ended.outcome, **ended.progress.counts()})
-    else:
-        print_ended(ended)
-    if ended.outcome != "done":
-        raise typer.Exit(1)
-
-
-def _wish(run: str, wanted: Wish, reason: str, operator: str | None) -> UUID:
-    run_id = _run_id(run)
-    with _errors("the run stays as it is"), operator_connection(load_settings().postgres_conninfo) as connection:
-        is_new = acts.wish(connection, run_id, wanted, act(operator, reason))
-    done = {"pause": "paused", "cancel": "cancelled", "run": "resumed"}[wanted]
-    print(f"run {run_id} is {done}" if is_new else f"run {run_id} is {done} already")
-    return run_id
 
 
 def _source(*, topic: bool, ledger: bool, dead: bool) -> Source:
@@ -327,54 +208,3 @@ def _moment(text: str | None, option: str) -> datetime | None:
 
 def _values(given: list[str] | None) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(given)) if given else None
-
-
-def _run_id(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise CommandError(f"{text!r} is no run's id: see outrider runs list --kind replay") from None
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-class _Line:
-    """Progress on stderr: a line that changes on a terminal, a plain one now and then elsewhere."""
-
-    def __init__(self) -> None:
-        self._next = time.monotonic() + PROGRESS_SECONDS
-        self._is_open = False
-
-    def offsets(self, done: int, total: int) -> None:
-        self._show(f"read {done} of {total} offsets")
-
-    def run(self, progress: Progress) -> None:
-        self._show(progress_line(progress))
-
-    def end(self) -> None:
-        if self._is_open:
-            print(file=sys.stderr)
-
-    def _show(self, text: str) -> None:
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + PROGRESS_SECONDS
-        if sys.stderr.isatty():
-            self._is_open = True
-            print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
-        else:
-            _say(text)
-
-
-@contextmanager
-def _errors(after_interrupt: str) -> Iterator[None]:
-    try:
-        yield
-    except (ReplayError, OffsetsError) as error:
-        raise CommandError(str(error)) from None
-    except BusyError as error:
-        raise CommandError(str(error)) from None
-    except KeyboardInterrupt:
-        raise CommandError(f"interrupted: {after_interrupt}") from None

@@ -13,7 +13,7 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from pipeline.ledger.queries import query
-from pipeline.ledger.replay import Count, Sampled
+from pipeline.ledger.replay_plan import Count, Sampled
 
 NO_RUN = UUID(int=0)
 """Under which a plan keeps its evidence."""
@@ -50,7 +50,7 @@ class Logged:
 
 
 def begin_plan(connection: psycopg.Connection) -> None:
-    for statement in query("replay", "begin_rebuild_plan").split(";"):
+    for statement in query("rebuild", "begin_rebuild_plan").split(";"):
         if statement.strip():
             connection.execute(statement.encode())
 
@@ -58,7 +58,7 @@ def begin_plan(connection: psycopg.Connection) -> None:
 def gather(connection: psycopg.Connection, run_id: UUID, attempts: Sequence[Evidence]) -> None:
     """Keep what attempts say that the ledger does not. NO_RUN: in the tables of a plan."""
     name = "gather_in_plan" if run_id == NO_RUN else "gather"
-    text = f"{query('replay', name)} {query('replay', 'evidence')}"
+    text = f"{query('rebuild', name)} {query('rebuild', 'evidence')}"
     connection.execute(
         text.encode(),
         {
@@ -76,23 +76,38 @@ def gather(connection: psycopg.Connection, run_id: UUID, attempts: Sequence[Evid
 
 def find(connection: psycopg.Connection, dispatches: Sequence[Logged]) -> None:
     """What a run would do about a batch; no delivery may be in it twice."""
-    connection.execute(query("replay", "find_rebuilds"), {"run_id": NO_RUN, **_batch(dispatches)})
+    connection.execute(query("rebuild", "find_rebuilds"), {"run_id": NO_RUN, **_batch(dispatches)})
 
 
 def count(connection: psycopg.Connection, until: datetime) -> list[Count]:
     cursor = connection.cursor(row_factory=class_row(Count))
-    return cursor.execute(query("replay", "count_rebuilds"), {"until": until}).fetchall()
+    return cursor.execute(query("rebuild", "count_rebuilds"), {"until": until}).fetchall()
 
 
 def sample(connection: psycopg.Connection, rows: int) -> list[Sampled]:
     """The oldest of those that would be restored."""
     cursor = connection.cursor(row_factory=class_row(Sampled))
-    return cursor.execute(query("replay", "sample_rebuilds"), {"rows": rows}).fetchall()
+    return cursor.execute(query("rebuild", "sample_rebuilds"), {"rows": rows}).fetchall()
 
 
 def rebuild(connection: psycopg.Connection, run_id: UUID, dispatches: Sequence[Logged]) -> dict[str, int]:
     """Restore a batch; how many got which verdict. No delivery may be in it twice."""
-    return dict(connection.execute(query("replay", "rebuild"), {"run_id": run_id, **_batch(dispatches)}).fetchall())
+    return dict(connection.execute(query("rebuild", "rebuild"), {"run_id": run_id, **_batch(dispatches)}).fetchall())
+
+
+def release_rebuilt(
+    connection: psycopg.Connection, run_id: UUID, *, after_id: str, before: int, rate_per_second: float, page_rows: int
+) -> tuple[str | None, int]:
+    """Make the next page of what was rebuilt due along the rate; its last id, and how many there were."""
+    parameters = {
+        "run_id": run_id,
+        "after_id": after_id,
+        "before": before,
+        "rate_per_second": rate_per_second,
+        "page_rows": page_rows,
+    }
+    last_id, rows = connection.execute(query("rebuild", "release_page"), parameters).fetchone() or (None, 0)
+    return last_id, rows
 
 
 def _batch(dispatches: Sequence[Logged]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Replays in the ledger: what one would do, what a run has selected, and its dispatches.
+"""Replays in the ledger: what a run has selected, how far it is, and its dispatches.
 
 Synchronous, on the one connection of whoever drives the run. Each function is one statement; transactions are the
 caller's.
@@ -23,8 +23,6 @@ Source = Literal["topic", "ledger", "dead", "rebuild"]
 Phase = Literal["evidence", "select", "dispatch", "over"]
 Wish = Literal["run", "pause", "cancel"]
 
-COUNT_TIMEOUT = "15min"
-"""Of a statement that counts a whole plan."""
 REPORT_ROWS = 2_000
 """That a report reads at once."""
 
@@ -53,25 +51,6 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
             "admitted_since": self.admitted_since,
             "admitted_until": self.admitted_until,
         }
-
-
-class Count(msgspec.Struct, frozen=True, kw_only=True):
-    """Deliveries of one kind in a plan. The verdict is ``replay``, or why they would be left."""
-
-    destination_id: str
-    state: str
-    age: str
-    """Since admission."""
-    verdict: str
-    deliveries: int
-
-
-class Sampled(msgspec.Struct, frozen=True, kw_only=True):
-    delivery_id: str
-    destination_id: str
-    state: str
-    last_outcome: str | None
-    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,66 +105,6 @@ class Advance:
     removed: int = 0
 
 
-# A plan: on temporary tables, so that nothing is changed.
-
-
-def database_clock(connection: psycopg.Connection) -> datetime:
-    (clock,) = _row(connection.execute("select clock_timestamp()"))
-    if not isinstance(clock, datetime):
-        raise TypeError("a clock gives a time")
-    return clock
-
-
-def begin_plan(connection: psycopg.Connection) -> None:
-    for statement in query("replay", "begin_plan").split(";"):
-        if statement.strip():
-            connection.execute(statement.encode())
-    connection.execute(f"set statement_timeout = '{COUNT_TIMEOUT}'")
-
-
-def list_in_plan(connection: psycopg.Connection, delivery_ids: Iterable[str]) -> None:
-    """The ids that narrow the plan; none of them twice."""
-    with connection.cursor().copy(query("replay", "copy_listed")) as copy:
-        for delivery_id in delivery_ids:
-            copy.write_row((delivery_id,))
-
-
-def find_in_plan(connection: psycopg.Connection, messages: Sequence[tuple[str, str]]) -> list[int]:
-    """Deliveries of messages (delivery_id, key); the places of those that are of no delivery here."""
-    return _unknown(connection, "find_in_plan", messages)
-
-
-def count_plan(
-    connection: psycopg.Connection, origin: str, choice: Choice, *, until: datetime, is_listed: bool
-) -> list[Count]:
-    """``origin``: topic, list, ledger or dead."""
-    cursor = connection.cursor(row_factory=class_row(Count))
-    text = _plan_text("counts", origin, is_listed) + " group by 1, 2, 3, 4 order by 1, 3, 2, 4"
-    return cursor.execute(text.encode(), {**choice.parameters(), "until": until}).fetchall()
-
-
-def sample_plan(
-    connection: psycopg.Connection, origin: str, choice: Choice, *, until: datetime, is_listed: bool, rows: int
-) -> list[Sampled]:
-    """The oldest of those that would be replayed."""
-    cursor = connection.cursor(row_factory=class_row(Sampled))
-    text = (
-        f"{_plan_text('sample', origin, is_listed)} {query('replay', 'is_replayable')} "
-        "order by d.created_at, d.delivery_id limit %(rows)s"
-    )
-    return cursor.execute(text.encode(), {**choice.parameters(), "until": until, "rows": rows}).fetchall()
-
-
-def _plan_text(head: str, origin: str, is_listed: bool) -> str:
-    parts = [query("replay", head), query("replay", f"from_{origin}"), "and", query("replay", "fits")]
-    if is_listed and origin != "list":
-        parts.append(query("replay", "is_wanted_in_plan"))
-    return "\n".join(parts)
-
-
-# A run.
-
-
 def begin_replay(
     connection: psycopg.Connection,
     run_id: UUID,
@@ -238,7 +157,7 @@ def advance(connection: psycopg.Connection, run_id: UUID, moved: Advance) -> Non
 
 def unknown_of(connection: psycopg.Connection, messages: Sequence[tuple[str, str]]) -> list[int]:
     """Places of those messages (delivery_id, key) that are of no delivery here."""
-    return _unknown(connection, "unknown_of", messages)
+    return unknown_places(connection, "unknown_of", messages)
 
 
 def select_items(
@@ -310,21 +229,6 @@ def skip_disabled(connection: psycopg.Connection, run_id: UUID) -> int:
     return connection.execute(query("replay", "skip_disabled"), {"run_id": run_id}).rowcount
 
 
-def release_rebuilt(
-    connection: psycopg.Connection, run_id: UUID, *, after_id: str, before: int, rate_per_second: float, page_rows: int
-) -> tuple[str | None, int]:
-    """Make the next page of what was rebuilt due along the rate; its last id, and how many there were."""
-    parameters = {
-        "run_id": run_id,
-        "after_id": after_id,
-        "before": before,
-        "rate_per_second": rate_per_second,
-        "page_rows": page_rows,
-    }
-    last_id, rows = _row(connection.execute(query("replay", "release_page"), parameters))
-    return last_id, rows
-
-
 def forget_items(connection: psycopg.Connection, run_id: UUID, rows: int) -> int:
     """Delete so many at most; how many."""
     return connection.execute(query("replay", "forget_items"), {"run_id": run_id, "rows": rows}).rowcount
@@ -357,7 +261,8 @@ def report(connection: psycopg.Connection, run_id: UUID) -> Iterator[dict[str, A
         yield from cursor
 
 
-def _unknown(connection: psycopg.Connection, statement: str, messages: Sequence[tuple[str, str]]) -> list[int]:
+def unknown_places(connection: psycopg.Connection, statement: str, messages: Sequence[tuple[str, str]]) -> list[int]:
+    """What a statement about messages (delivery_id, key) answers: the places of those that are of no delivery here."""
     parameters = {"delivery_ids": [message[0] for message in messages], "keys": [message[1] for message in messages]}
     cursor = connection.cursor(row_factory=scalar_row)
     return [int(place) - 1 for place in cursor.execute(query("replay", statement), parameters)]

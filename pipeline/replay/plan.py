@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from pipeline.ledger.replay import Choice, Count, Sampled, Source
+from pipeline.ledger.replay import Choice, Source
+from pipeline.ledger.replay_plan import Count, Sampled
 from pipeline.replay.errors import ReplayError
 
 PLAN_FORMAT: Final = "outrider replay plan 1"

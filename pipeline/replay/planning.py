@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psycopg
 
-from pipeline.ledger import replay as ledger_replay
+from pipeline.ledger import replay_plan
 from pipeline.ledger.operator import list_destinations
 from pipeline.ledger.replay import Choice, Source
 from pipeline.offsets.kafka_groups import KafkaGroups
@@ -48,8 +48,8 @@ def make_plan(
     progress: Progress = lambda done, total: None,
 ) -> Plan:
     """``topic``: where dispatches lie. Raises ReplayError or OffsetsError."""
-    until = ledger_replay.database_clock(ledger)
-    ledger_replay.begin_plan(ledger)
+    until = replay_plan.database_clock(ledger)
+    replay_plan.begin_plan(ledger)
     id_list = None if request.ids_from is None else _load_list(ledger, request.ids_from)
     is_listed = id_list is not None
     cluster_id: str | None = None
@@ -67,10 +67,8 @@ def make_plan(
         origin, words = "dead", "dead letters"
     else:
         origin, words = ("list", "listed deliveries") if is_listed else ("ledger", "the ledger")
-    counts = ledger_replay.count_plan(ledger, origin, request.choice, until=until, is_listed=is_listed)
-    sample = ledger_replay.sample_plan(
-        ledger, origin, request.choice, until=until, is_listed=is_listed, rows=SAMPLE_ROWS
-    )
+    counts = replay_plan.count_plan(ledger, origin, request.choice, until=until, is_listed=is_listed)
+    sample = replay_plan.sample_plan(ledger, origin, request.choice, until=until, is_listed=is_listed, rows=SAMPLE_ROWS)
     rates = {entry.destination_id: entry.start_rate_per_second for entry in list_destinations(ledger)}
     seconds, slowest = expected_seconds(counts, request.rate_per_second, request.share, rates)
     return sealed(
@@ -107,7 +105,7 @@ def _load_list(ledger: psycopg.Connection, path: Path) -> IdList:
             ids += 1
             yield delivery_id
 
-    ledger_replay.list_in_plan(ledger, counted())
+    replay_plan.list_in_plan(ledger, counted())
     if not ids:
         raise ReplayError(f"{path} names no delivery")
     return describe(path, ids)
@@ -121,7 +119,7 @@ def _read_topic(
         for batch in scan.batches():
             found = sort_messages(batch.messages)
             keys = [named.key for named in found.named]
-            foreign = len(ledger_replay.find_in_plan(ledger, keys)) if keys else 0
+            foreign = len(replay_plan.find_in_plan(ledger, keys)) if keys else 0
             read_on.add(batch, broken=len(found.broken), foreign=foreign)
     return read_on.result()
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
 import psycopg
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, Message, Producer
 
 from pipeline.ledger.runs import in_turn
 from pipeline.offsets.kafka_groups import KafkaGroups
@@ -22,10 +23,11 @@ from pipeline.replay.dispatch_messages import Refused
 from pipeline.replay.errors import ReplayError
 from pipeline.replay.topic_scan import TopicScan
 from topics.message_headers import headers_of
-from topics.quarantine_records import ORIGIN_HEADER, quarantine_records
+from topics.quarantine_records import ORIGIN_HEADER, QuarantineRecord, quarantine_records
 from topics.security import KafkaConnection
 
 FLUSH_SECONDS: Final = 30.0
+QUEUED_KIB: Final = 32 * 1024
 READER_GROUP: Final = "outrider-replay-reader"  # the client wants one; nothing is joined or committed
 
 
@@ -76,11 +78,9 @@ class Quarantining:
             return
         with in_turn(ledger, "replay quarantine", self._topic):
             self._read_on()
+            self._store([entry for entry in refused if not self._known.has(entry.place, entry.message.offset() or 0)])
             for entry in refused:
-                offset = entry.message.offset()
-                if offset is not None and not self._known.has(entry.place, offset):
-                    self._store(entry, f"{entry.place.topic}/{entry.place.partition}/{offset}")
-                    self._known.add(entry.place, offset)
+                self._known.add(entry.place, entry.message.offset() or 0)
 
     def _read_on(self) -> None:
         groups = KafkaGroups(self._kafka)
@@ -97,20 +97,40 @@ class Quarantining:
                         self._known.add(*origin)
                 self._read_to |= batch.reached
 
-    def _store(self, entry: Refused, where: str) -> None:
-        """As whole as the topic takes it."""
-        message = entry.message
-        for record in quarantine_records(where, message.key(), message.value(), entry.headers, entry.reason):
-            error = self._produce(record.key, record.value, list(record.headers))
-            if error is None:
-                return
-            if error.code() != KafkaError.MSG_SIZE_TOO_LARGE:
-                raise ReplayError(f"{self._topic} does not take {where}: {' '.join(error.str().split())}")
-        raise ReplayError(f"{self._topic} takes no record about {where}: raise its max.message.bytes")
+    def _store(self, entries: Sequence[Refused]) -> None:
+        """All of them, each as whole as the topic takes it."""
+        waiting = [(_where(entry), _records(entry)) for entry in entries]
+        while waiting:
+            answers: dict[int, KafkaError | None] = {}
+            for number, (where, records) in enumerate(waiting):
+                record = next(records, None)
+                if record is None:
+                    raise ReplayError(f"{self._topic} takes no record about {where}: raise its max.message.bytes")
+                self._produce(record, partial(_keep, answers, number))
+            if self._opened().flush(FLUSH_SECONDS) or len(answers) < len(waiting):
+                raise ReplayError(f"{self._topic} did not take {len(waiting)} messages within {FLUSH_SECONDS:g} s")
+            for number, error in answers.items():
+                if error is not None and error.code() != KafkaError.MSG_SIZE_TOO_LARGE:
+                    raise ReplayError(
+                        f"{self._topic} does not take {waiting[number][0]}: {' '.join(error.str().split())}"
+                    )
+            waiting = [waiting[number] for number, error in sorted(answers.items()) if error is not None]
 
-    def _produce(
-        self, key: bytes | None, value: bytes, headers: list[tuple[str, str | bytes | None]]
-    ) -> KafkaError | None:
+    def _produce(self, record: QuarantineRecord, answered: Callable[..., None]) -> None:
+        while True:
+            try:
+                self._opened().produce(
+                    self._topic,
+                    key=record.key,
+                    value=record.value,
+                    headers=[(name, content) for name, content in record.headers],
+                    on_delivery=answered,
+                )
+                return
+            except BufferError:  # it holds as much as it may
+                self._opened().poll(1.0)
+
+    def _opened(self) -> Producer:
         if self._producer is None:
             self._producer = Producer(
                 {
@@ -118,25 +138,23 @@ class Quarantining:
                     "enable.idempotence": True,
                     # The broker's limit decides, not this client's.
                     "message.max.bytes": 1_000_000_000,
-                    "linger.ms": 0,
+                    "queue.buffering.max.kbytes": QUEUED_KIB,
                     "log_level": 0,
                 }
             )
-        answers: list[KafkaError | None] = []
-        try:
-            self._producer.produce(
-                self._topic,
-                key=key,
-                value=value,
-                headers=headers,
-                on_delivery=lambda error, message: answers.append(error),
-            )
-        except KafkaException as exception:
-            error: KafkaError = exception.args[0]
-            return error
-        if self._producer.flush(FLUSH_SECONDS) or not answers:
-            raise ReplayError(f"{self._topic} did not take a message within {FLUSH_SECONDS:g} s")
-        return answers[0]
+        return self._producer
+
+
+def _where(entry: Refused) -> str:
+    return f"{entry.place.topic}/{entry.place.partition}/{entry.message.offset()}"
+
+
+def _keep(answers: dict[int, KafkaError | None], number: int, error: KafkaError | None, _: Message) -> None:
+    answers[number] = error
+
+
+def _records(entry: Refused) -> Iterator[QuarantineRecord]:
+    return quarantine_records(_where(entry), entry.message.key(), entry.message.value(), entry.headers, entry.reason)
 
 
 def _origin_of(message: Message) -> tuple[Place, int] | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import psycopg
 
 from pipeline.ledger import rebuild as ledger_rebuild
-from pipeline.ledger import replay as ledger_replay
+from pipeline.ledger import replay_plan
 from pipeline.ledger.rebuild import NO_RUN
 from pipeline.ledger.replay import Choice
 from pipeline.offsets.kafka_groups import KafkaGroups
@@ -39,7 +39,7 @@ def make_rebuild_plan(
     progress: Progress = lambda done, total: None,
 ) -> Plan:
     """What the topics hold and the ledger lacks. Raises OffsetsError or ReplayError."""
-    until = ledger_replay.database_clock(ledger)
+    until = replay_plan.database_clock(ledger)
     ledger_rebuild.begin_plan(ledger)
     groups = KafkaGroups(kafka)
     cluster_id = groups.cluster_id()

@@ -61,7 +61,7 @@ def release_rebuilt(work: Work) -> bool:
             found = ledger_replay.standing(work.ledger, work.run_id)
             if found is None:
                 raise ReplayError(f"run {work.run_id} has lost its record")
-            last_id, rows = ledger_replay.release_rebuilt(
+            last_id, rows = ledger_rebuild.release_rebuilt(
                 work.ledger,
                 work.run_id,
                 after_id=found.after_id,

@@ -94,26 +94,29 @@ def test_a_range_by_time_offsets_and_filters(outrider: Outrider, world: World, t
     listed = tmp_path / "ids"
     listed.write_text("\n".join([early[1], early[2], early[1], "dlv_nobody", ""]))
 
-    def count(name: str, *arguments: str) -> int:
-        plan = planned(outrider, tmp_path / name, "--topic", *arguments)
+    plans = 0
+
+    def count(*arguments: str) -> int:
+        nonlocal plans
+        plans += 1
+        plan = planned(outrider, tmp_path / f"plan-{plans}", *arguments)
         return sum(c["deliveries"] for c in plan["counts"] if c["verdict"] == "replay")
 
-    assert count("1", "--destination", "zeta") == 5
-    assert count("2", "--event-type", "test.*") == 9
-    assert count("3", "--event-type", "test_*") == 0
-    assert count("4", "--ids-from", str(listed)) == 2
-    assert count("5", "--last", "1h") == 9
-    assert count("6", "--until", "2020-01-01T00:00:00Z") == 0
-    assert count("7", "--admitted-until", "2020-01-01T00:00:00Z") == 0
-    assert count("8", "--outcome", "rejected") == 0
+    assert count("--ledger", "--destination", "zeta") == 5
+    assert count("--ledger", "--event-type", "test.*") == 9
+    assert count("--ledger", "--event-type", "test_*") == 0
+    assert count("--ledger", "--admitted-until", "2020-01-01T00:00:00Z") == 0
+    assert count("--ledger", "--admitted-since", "2020-01-01T00:00:00Z", "--state", "enqueued") == 9
+    assert count("--ledger", "--outcome", "rejected") == 0
+    assert count("--topic", "--until", "2020-01-01T00:00:00Z") == 0
+    assert count("--topic", "--last", "1h", "--ids-from", str(listed)) == 2
+    by_list = tmp_path / f"plan-{plans}"
     partitions = {message.partition() for message in world.records(world.dispatch) if message.key() == b"acme"}
-    assert count("9", "--offsets", f"{partitions.pop()}:1-3", "--destination", "acme") == 2
+    assert count("--topic", "--offsets", f"{partitions.pop()}:1-3", "--destination", "acme") == 2
 
-    assert ran(outrider, tmp_path / "4")["replayed"] == 2
+    assert ran(outrider, by_list)["replayed"] == 2
     listed.write_text("dlv_other")
-    planned(outrider, tmp_path / "10", "--topic", "--ids-from", str(listed))
-    listed.write_text("dlv_another")
-    assert "has changed" in outrider("replay", "run", str(tmp_path / "10"), "--reason", "x").stderr
+    assert "has changed" in outrider("replay", "run", str(by_list), "--reason", "x").stderr
 
 
 def test_what_is_no_dispatch_goes_into_quarantine_once(

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.ledger.replay import Choice, Count
+from pipeline.ledger.replay import Choice
+from pipeline.ledger.replay_plan import Count
 from pipeline.offsets.places import Bounds, Place, Stretch
 from pipeline.replay.errors import ReplayError
 from pipeline.replay.id_list import read_ids
