@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SHARDS = range(4)
 # add_assets gives publishers out in turn.
 SHARD_OF = [
-    int.from_bytes(hashlib.sha256(f"publisher-{number}".encode()).digest()[:4], "big") % len(SHARDS) for number in range(10)
+    int.from_bytes(hashlib.sha256(f"publisher-{number}".encode()).digest()[:4], "big") % len(SHARDS)
+    for number in range(10)
 ]
 MORE = 8
 """Events that a path must admit anew before the next step is taken."""
