@@ -148,3 +148,26 @@ def test_invariant_11_kafka_is_away_for_longer_than_any_timeout(
         insert_dispatches(connection, 100, tag="after-")
         assert_exactly_once_in_order(world, connection)
         world.streaming(connector)
+
+
+def test_invariant_11_killed_while_it_catches_up_by_ids(
+    world: ConnectorWorld, database: str, component: StartComponent
+) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        insert_dispatches(connection, 100, tag="before-")
+        connector = component("connector", connector_transaction_rows=20)
+        wait_until(lambda: len(world.read("dispatch")) == 100, connector.log_tail)
+        assert connector.terminate(30) == 0
+        connection.execute("select pg_drop_replication_slot(%s)", [world.config.slot])
+        insert_dispatches(connection, 5_000, tag="in-the-gap-")
+        interrupted = 0
+        for _ in range(2):
+            published = world.end("dispatch")
+            connector = component("connector", connector_transaction_rows=20)
+            wait_until(lambda: world.end("dispatch") > published + 200, connector.log_tail)  # noqa: B023  # in this turn
+            connector.kill()
+            interrupted += len(world.read("dispatch")) < 5_100
+        assert interrupted, "every kill came too late"
+        component("connector")
+        wait_until(lambda: len(world.read("dispatch")) >= 5_100, lambda: f"{len(world.read('dispatch'))} rows")
+        assert_exactly_once_in_order(world, connection)
