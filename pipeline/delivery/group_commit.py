@@ -26,6 +26,8 @@ Request = TypeVar("Request")
 Result = TypeVar("Result")
 Entry: TypeAlias = tuple[Request, "asyncio.Future[Result]"]
 
+# Where batches are this small, waiting for company makes each row late and saves little.
+LONELY_ROWS = 4
 BACKOFF_SECONDS_FIRST = 0.1
 BACKOFF_SECONDS_MAX = 5.0
 # Errors that may be one row's own: the same statement would fail again for ever. They may as well be everybody's, where
@@ -41,7 +43,10 @@ class ClosedError(Exception):
 
 
 class GroupCommit(Generic[Request, Result]):
-    """Gathers requests for up to ``wait_seconds`` or ``rows_max`` and runs them as one call of ``run``."""
+    """Gathers requests for up to ``wait_seconds`` or ``rows_max`` and runs them as one call of ``run``.
+
+    It waits only after a batch that had company. What comes while a batch is on its way is the next one anyhow.
+    """
 
     def __init__(
         self,
@@ -59,6 +64,7 @@ class GroupCommit(Generic[Request, Result]):
         self._loop = asyncio.get_running_loop()
         self._queue: deque[Entry[Request, Result]] = deque()
         self._failures = 0
+        self._rows_last = 0
         self._arrived = asyncio.Event()
         self._full = asyncio.Event()
 
@@ -78,6 +84,7 @@ class GroupCommit(Generic[Request, Result]):
                 await self._arrived.wait()
                 await self._wait_for_company()
                 batch = [self._queue.popleft() for _ in range(min(self._rows_max, len(self._queue)))]
+                self._rows_last = len(batch)
                 if not self._queue:
                     self._arrived.clear()
                 if len(self._queue) < self._rows_max:
@@ -91,7 +98,7 @@ class GroupCommit(Generic[Request, Result]):
             _close(self._queue)
 
     async def _wait_for_company(self) -> None:
-        if self._wait_seconds > 0 and not self._full.is_set():
+        if self._wait_seconds > 0 and self._rows_last > LONELY_ROWS and not self._full.is_set():
             try:
                 async with asyncio.timeout(self._wait_seconds):
                     await self._full.wait()

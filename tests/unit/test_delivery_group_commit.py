@@ -65,7 +65,19 @@ async def test_what_comes_together_goes_together_and_no_batch_is_too_large():
 async def test_a_full_batch_does_not_wait_for_company():
     async with serving(Database(), rows_max=5, wait_seconds=3600.0) as group:
         async with asyncio.timeout(5):
-            assert await asyncio.gather(*(group.submit(n) for n in range(5))) == [0, 2, 4, 6, 8]
+            assert await asyncio.gather(*(group.submit(n) for n in range(10))) == [n * 2 for n in range(10)]
+
+
+async def test_only_after_a_batch_with_company_a_request_waits_for_some():
+    async with serving(Database(), rows_max=5, wait_seconds=3600.0) as group:
+        async with asyncio.timeout(5):
+            assert [await group.submit(n) for n in range(3)] == [0, 2, 4]
+            await asyncio.gather(*(group.submit(n) for n in range(5)))
+        alone = group.submit(1)
+        await asyncio.wait({alone}, timeout=0.2)
+        assert not alone.done()
+        async with asyncio.timeout(5):
+            assert await asyncio.gather(alone, *(group.submit(n) for n in range(4))) == [2, 0, 2, 4, 6]
 
 
 async def test_while_one_batch_is_on_its_way_the_next_one_gathers():
