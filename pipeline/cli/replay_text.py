@@ -15,7 +15,7 @@ from pipeline.cli.errors import CommandError
 from pipeline.cli.output import print_columns, print_fields, print_json, visible
 from pipeline.ledger import replay as ledger_replay
 from pipeline.replay.driving import Ended, run_of
-from pipeline.replay.plan import Plan
+from pipeline.replay.plan import IdList, Plan
 from pipeline.replay.progress import DONE, Progress
 
 WAITED_FOR_MAX = 20
@@ -91,7 +91,7 @@ def _print_read(plan: Plan) -> None:
 
 def _filters(plan: Plan) -> list[tuple[str, object]]:
     choice = plan.choice
-    listed = None if plan.id_list is None else f"{plan.id_list.ids} ids of {plan.id_list.path}"
+    listed = None if plan.id_list is None else _listed(plan.id_list)
     pairs: list[tuple[str, object]] = [
         ("destinations", choice.destinations),
         ("event types", choice.event_types),
@@ -102,6 +102,11 @@ def _filters(plan: Plan) -> list[tuple[str, object]]:
         ("listed", listed),
     ]
     return [(n, ", ".join(v) if isinstance(v, tuple) else v) for n, v in pairs if v is not None]
+
+
+def _listed(ids: IdList) -> str:
+    unknown = f", {ids.unknown} of them of no delivery here" if ids.unknown else ""
+    return f"{ids.ids} ids of {ids.path}{unknown}"
 
 
 def _duration(plan: Plan) -> str:

@@ -118,9 +118,7 @@ def begin_replay(
     for stretch in stretches:
         connection.execute(query("replay", "add_cursor"), {"run_id": run_id, **asdict(stretch)})
     if delivery_ids is not None:
-        with connection.cursor().copy(query("replay", "copy_wanted")) as copy:
-            for delivery_id in delivery_ids:
-                copy.write_row((run_id, delivery_id))
+        take_list(connection, "list_in_run", delivery_ids, run_id=run_id)
 
 
 def standing(connection: psycopg.Connection, run_id: UUID) -> Standing | None:
@@ -259,6 +257,17 @@ def report(connection: psycopg.Connection, run_id: UUID) -> Iterator[dict[str, A
         cursor.itersize = REPORT_ROWS
         cursor.execute(query("replay", "report"), {"run_id": run_id})
         yield from cursor
+
+
+def take_list(connection: psycopg.Connection, statement: str, delivery_ids: Iterable[str], **parameters: object) -> int:
+    """Bring ids into the table that a statement fills, each once however often it is given; how many."""
+    connection.execute(query("replay", "begin_list"))
+    with connection.cursor().copy(query("replay", "copy_list")) as copy:
+        for delivery_id in delivery_ids:
+            copy.write_row((delivery_id,))
+    listed = connection.execute(query("replay", statement), parameters).rowcount
+    connection.execute(query("replay", "end_list"))
+    return listed
 
 
 def unknown_places(connection: psycopg.Connection, statement: str, messages: Sequence[tuple[str, str]]) -> list[int]:

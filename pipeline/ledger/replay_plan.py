@@ -10,7 +10,7 @@ import psycopg
 from psycopg.rows import class_row
 
 from pipeline.ledger.queries import query
-from pipeline.ledger.replay import Choice, unknown_places
+from pipeline.ledger.replay import Choice, take_list, unknown_places
 
 COUNT_TIMEOUT = "15min"
 """Of a statement that counts a whole plan."""
@@ -49,11 +49,11 @@ def begin_plan(connection: psycopg.Connection) -> None:
     connection.execute(f"set statement_timeout = '{COUNT_TIMEOUT}'")
 
 
-def list_in_plan(connection: psycopg.Connection, delivery_ids: Iterable[str]) -> None:
-    """The ids that narrow the plan; none of them twice."""
-    with connection.cursor().copy(query("replay", "copy_listed")) as copy:
-        for delivery_id in delivery_ids:
-            copy.write_row((delivery_id,))
+def list_in_plan(connection: psycopg.Connection, delivery_ids: Iterable[str]) -> tuple[int, int]:
+    """The ids that narrow the plan: how many, each counted once, and how many of them are of no delivery here."""
+    listed = take_list(connection, "list_in_plan", delivery_ids)
+    (unknown,) = connection.execute(query("replay", "unknown_of_list")).fetchone() or (0,)
+    return listed, unknown
 
 
 def find_in_plan(connection: psycopg.Connection, messages: Sequence[tuple[str, str]]) -> list[int]:

@@ -10,35 +10,24 @@ from pipeline.replay.errors import ReplayError
 from pipeline.replay.plan import IdList
 from topics.codecs import IDENTITY_BYTES_MAX
 
-SEEN_BYTES = 8
-"""Of a digest that tells ids apart within a file."""
-
 
 def read_ids(path: Path) -> Iterator[str]:
-    """Each id once, in the order of the file. Raises ReplayError.
-
-    Which ids came already is known by 8 bytes of a digest, so a list of a million takes some 60 MB at most.
-    """
-    seen = set[bytes]()
+    """In the order of the file, which may have one more than once. Raises ReplayError."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 content = line.strip()
-                if not content:
-                    continue
                 if len(content) > IDENTITY_BYTES_MAX or b"\0" in content:
                     raise ReplayError(f"{path} line {number} is no delivery's id")
-                mark = hashlib.blake2b(content, digest_size=SEEN_BYTES).digest()
-                if mark not in seen:
-                    seen.add(mark)
+                if content:
                     yield content.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ReplayError(f"{path} cannot be read: {error}") from None
 
 
-def describe(path: Path, ids: int) -> IdList:
+def describe(path: Path, *, ids: int, unknown: int) -> IdList:
     """Raises ReplayError."""
-    return IdList(path=str(path.resolve()), sha256=_digest(path), ids=ids)
+    return IdList(path=str(path.resolve()), sha256=_digest(path), ids=ids, unknown=unknown)
 
 
 def check_unchanged(listed: IdList) -> Path:

@@ -39,6 +39,9 @@ class IdList(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     sha256: str
     ids: int
+    """Each counted once."""
+    unknown: int
+    """Of no delivery in the ledger."""
 
 
 class Read(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,18 +97,10 @@ def stretches_of(ranges: tuple[Range, ...]) -> dict[Place, Stretch]:
 
 
 def _load_list(ledger: psycopg.Connection, path: Path) -> IdList:
-    ids = 0
-
-    def counted() -> Iterator[str]:
-        nonlocal ids
-        for delivery_id in read_ids(path):
-            ids += 1
-            yield delivery_id
-
-    replay_plan.list_in_plan(ledger, counted())
+    ids, unknown = replay_plan.list_in_plan(ledger, read_ids(path))
     if not ids:
         raise ReplayError(f"{path} names no delivery")
-    return describe(path, ids)
+    return describe(path, ids=ids, unknown=unknown)
 
 
 def _read_topic(

@@ -183,12 +183,13 @@ def test_ledger_and_dead_letters_as_sources(outrider: Outrider, world: World, tm
     settle(world, ids[:4], "dead", "rejected")
     settle(world, others[:2], "dead", "server_error")
     listed = tmp_path / "ids"
-    listed.write_text("\n".join([*ids[4:7], others[0], "dlv_nobody"]))
+    listed.write_text("\n".join([*ids[4:7], ids[4], others[0], "dlv_nobody"]))
 
     assert planned(outrider, tmp_path / "1", "--dead", "--outcome", "rejected")["counts"][0]["deliveries"] == 4
     assert ran(outrider, tmp_path / "1")["replayed"] == 4
     world.ledger.execute("update outrider.destination set enabled = false where destination_id = 'gone'")
-    planned(outrider, tmp_path / "2", "--ledger", "--ids-from", str(listed))
+    plan = planned(outrider, tmp_path / "2", "--ledger", "--ids-from", str(listed))
+    assert (plan["id_list"]["ids"], plan["id_list"]["unknown"]) == (5, 1)
     assert ran(outrider, tmp_path / "2")["replayed"] == 3
     plan = planned(outrider, tmp_path / "3", "--ledger")
     assert {(c["destination_id"], c["verdict"]): c["deliveries"] for c in plan["counts"]} == {

@@ -131,10 +131,10 @@ def test_a_plan_is_read_back_as_it_was_written_and_never_believed_when_edited(tm
     assert checked_plan(msgspec.json.encode(reordered)) == plan()
 
 
-def test_a_list_of_ids_gives_each_once(tmp_path: Path) -> None:
+def test_a_list_of_ids_is_read_line_by_line(tmp_path: Path) -> None:
     path = tmp_path / "ids"
     path.write_bytes(b"a\n\n b \r\na\nc")
-    assert list(read_ids(path)) == ["a", "b", "c"]
+    assert list(read_ids(path)) == ["a", "b", "a", "c"]
     path.write_bytes(b"a\n\xff\n")
     with pytest.raises(ReplayError, match="cannot be read"):
         list(read_ids(path))

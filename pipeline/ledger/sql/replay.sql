@@ -22,8 +22,26 @@ and exists (select from pg_temp.replay_listed w where w.delivery_id = d.delivery
 create temporary table replay_found (delivery_id text primary key);
 create temporary table replay_listed (delivery_id text primary key);
 
--- name: copy_listed
-copy replay_listed (delivery_id) from stdin
+-- name: begin_list
+-- A list as it was given, in which an id may come twice.
+create temporary table replay_given (delivery_id text)
+
+-- name: copy_list
+copy pg_temp.replay_given (delivery_id) from stdin
+
+-- name: list_in_plan
+insert into pg_temp.replay_listed (delivery_id) select distinct g.delivery_id from pg_temp.replay_given g
+
+-- name: list_in_run
+insert into outrider.replay_wanted (run_id, delivery_id)
+select distinct %(run_id)s::uuid, g.delivery_id from pg_temp.replay_given g
+
+-- name: end_list
+drop table pg_temp.replay_given
+
+-- name: unknown_of_list
+select count(*) from pg_temp.replay_listed l
+where not exists (select from outrider.delivery d where d.delivery_id = l.delivery_id)
 
 -- name: find_in_plan
 -- Deliveries of a batch of messages; returns the places of messages that are of no delivery here.
@@ -73,9 +91,6 @@ insert into outrider.replay (run_id, source, phase) values (%(run_id)s, %(source
 -- name: add_cursor
 insert into outrider.replay_cursor (run_id, topic, partition, begin_offset, next_offset, end_offset, removed)
 values (%(run_id)s, %(topic)s, %(partition)s, %(begin_offset)s, %(begin_offset)s, %(end_offset)s, %(removed)s)
-
--- name: copy_wanted
-copy outrider.replay_wanted (run_id, delivery_id) from stdin
 
 -- name: standing
 select r.source, r.phase, r.wish, r.driver, r.driver_seen_at, r.after_destination, r.after_time, r.after_id,
