@@ -31,7 +31,7 @@ from pipeline.ledger.sources import SHADOW, finish_source_run, start_source_run
 from pipeline.reconcile.source_file import Source
 from pipeline.reconcile.source_metrics import OLDEST_DUE_SECONDS
 from pipeline.reconcile.source_queries import claim_page, due_rows, lookup_rows, oldest_due_seconds
-from pipeline.reconcile.source_result import Waking, describe
+from pipeline.reconcile.source_result import Waking, describe, is_interruption
 from pipeline.reconcile.source_rows import SourceError
 
 KEPT_DAYS = 7
@@ -63,7 +63,7 @@ class LookResult:
 async def look(
     pool: Pool, source: Source, shards: Sequence[int], waking: Waking, *, stop: Callable[[], bool] = lambda: False
 ) -> LookResult:
-    """One look at these shards, under a run of its own. Raises psycopg.Error where the database cannot be told any more."""
+    """One look at these shards, under a run of its own. Raises psycopg.Error where the server or the way to it fails."""
     async with pool.connection() as connection:
         run_id = await start_source_run(
             connection,
@@ -80,7 +80,7 @@ async def look(
     except SourceError as wrong:
         error = str(wrong)
     except psycopg.Error as wrong:
-        if wrong.sqlstate is None:  # the connection's end, not the server's word
+        if is_interruption(wrong):
             raise
         error = describe(wrong)
     result = LookResult(

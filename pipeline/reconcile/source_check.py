@@ -7,7 +7,7 @@ import psycopg
 from pipeline.ledger.pool import Connection, Pool
 from pipeline.reconcile.source_file import Source
 from pipeline.reconcile.source_queries import claim_page, due_rows, lookup_rows
-from pipeline.reconcile.source_result import describe
+from pipeline.reconcile.source_result import describe, is_interruption
 from pipeline.reconcile.source_rows import SourceError, shown
 
 
@@ -28,7 +28,7 @@ async def check_on_database(pool: Pool, source: Source) -> str | None:
     except SourceError as wrong:
         return str(wrong)
     except psycopg.Error as wrong:
-        if wrong.sqlstate is None:  # the connection's end, not the server's word
+        if is_interruption(wrong):
             raise
         return describe(wrong)
     return None

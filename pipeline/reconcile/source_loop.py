@@ -50,6 +50,7 @@ LEASE_MARGIN_SECONDS = 60.0
 """A pass that has not ended so long after its budget was killed. A page takes at most the statement's time-out."""
 HOUSEKEEPING_SECONDS = 3_600.0
 EMPTY_PASSES_HOURS = 24
+FAILED_PAUSE_SECONDS_MAX = 60.0
 REFUSALS_TOLD = 3
 
 _log = structlog.get_logger(__name__)
@@ -61,7 +62,8 @@ class _State:
 
     source: Source
     running: asyncio.Task[None] | None = None
-    has_backlog: bool = False
+    again: str | None = None
+    """Why another pass is to follow without a call: ``backlog`` where the budget was used up, ``retry`` after a failure."""
     failures: int = 0
     not_before: float = 0.0  # on time.monotonic()
     started_at: float = 0.0
@@ -204,8 +206,8 @@ class SourceReconciler:
                 )
         if not standing.is_on:
             return None
-        if state.has_backlog:
-            return Waking(woken_by="backlog")
+        if state.again is not None:
+            return Waking(woken_by=state.again)
         if (
             source.interval_seconds is not None
             and interval_is_due(source.interval_seconds, standing.interval_at, standing.now)
@@ -216,27 +218,29 @@ class SourceReconciler:
 
     async def _pass(self, state: _State, waking: Waking) -> None:
         source_id = state.source.source_id
-        state.has_backlog = False
+        state.again = None
+        has_failed = True
         try:
             result = await run_source_pass(self._pool, state.source, waking, stop=self._stopping.is_set)
             _tell(source_id, waking, result)
-            has_failed = result.error is not None
+            error = result.error
             if result.shadow_shards and not self._stopping.is_set():
                 seen = await look(self._pool, state.source, result.shadow_shards, waking, stop=self._stopping.is_set)
                 if seen.error is not None:
-                    has_failed = True
-                    _log.error("look failed", source=source_id, run_id=str(seen.run_id), error=seen.error)
-            state.has_backlog = not has_failed and not result.is_complete
-        except psycopg.Error as error:
-            has_failed = True
-            _log.warning("pass interrupted", source=source_id, error=" ".join(str(error).split()))
+                    error = seen.error
+                    _log.error("look failed", source=source_id, run_id=str(seen.run_id), error=error)
+            has_failed = error is not None
+            state.again = None if result.is_complete else "backlog"
+        except psycopg.Error as lost:
+            _log.warning("pass interrupted", source=source_id, error=" ".join(str(lost).split()))
         except Exception:
-            has_failed = True
             _log.exception("pass met a defect", source=source_id)
         finally:
             state.running = None
         state.failures = state.failures + 1 if has_failed else 0
-        state.not_before = time.monotonic() + backoff_seconds(state.failures) if has_failed else 0.0
+        if has_failed:  # its clock may not come for a day
+            state.again = "retry"
+            state.not_before = time.monotonic() + min(FAILED_PAUSE_SECONDS_MAX, 2.0 ** min(state.failures, 16))
         self._wakeups.call("pass ended")
 
 

@@ -33,7 +33,7 @@ from pipeline.reconcile.backoff import backoff_seconds
 from pipeline.reconcile.source_file import Source
 from pipeline.reconcile.source_metrics import OLDEST_DUE_SECONDS, PAGE_SECONDS, PASS_SECONDS, PASSES, REFUSED, ROWS
 from pipeline.reconcile.source_queries import claim_page, oldest_due_seconds
-from pipeline.reconcile.source_result import SourcePassResult, Tally, Waking, describe
+from pipeline.reconcile.source_result import SourcePassResult, Tally, Waking, describe, is_interruption
 from pipeline.reconcile.source_rows import ClaimedRow, SourceError
 
 REFUSED_MAX = 10_000
@@ -62,7 +62,7 @@ async def run_source_pass(
     """Claim and admit page by page, until nothing is due, the budget is used up, or ``stop`` says so.
 
     What the source's SQL or the server says against it is in the result and in the run; committed pages stand. Raises
-    psycopg.Error where the database cannot be told any more.
+    psycopg.Error where the server or the way to it fails; then the run stays open, as that of a pass which was killed.
     """
     async with pool.connection() as connection:
         async with connection.transaction():
@@ -76,7 +76,7 @@ async def run_source_pass(
         except SourceError as wrong:
             error = str(wrong)
         except psycopg.Error as wrong:
-            if wrong.sqlstate is None:  # the connection's end, not the server's word
+            if is_interruption(wrong):  # says nothing about the source, and leaves the wake-up to another pass
                 raise
             error = describe(wrong)
     else:

@@ -81,3 +81,14 @@ def describe(error: psycopg.Error) -> str:
         error.diag.message_hint,
     ]
     return f"{type(error).__name__}: {'; '.join(part for part in said if part)}"
+
+
+# PostgreSQL, appendix A: connection exception, insufficient resources, operator intervention.
+_INTERRUPTIONS = ("08", "53", "57")
+_STATEMENT_TIMEOUT = "57014"
+
+
+def is_interruption(error: psycopg.Error) -> bool:
+    """Whether the server or the way to it failed, and not the source."""
+    state = error.sqlstate
+    return state is None or (state.startswith(_INTERRUPTIONS) and state != _STATEMENT_TIMEOUT)

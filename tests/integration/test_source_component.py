@@ -102,6 +102,17 @@ async def test_every_wake_up_makes_a_pass_begin(
     wait_for_all(connection, 55)
     wait_until(lambda: passes(connection, "backlog") >= 2, "the budget was used up twice")
 
+    # A pass that fails is tried again by itself.
+    login = psycopg.conninfo.conninfo_to_dict(role_dsns["reconciler"])["user"]
+    connection.execute(f"revoke update on public.asset from {login}".encode())
+    connection.execute("select pg_notify('outrider_source', %s)", (SOURCE_ID,))
+    failed = (
+        "select count(*) from outrider.run where error like 'InsufficientPrivilege: permission denied for table asset%'"
+    )
+    wait_until(lambda: scalar(connection, failed) >= 1, "the run has the error")
+    connection.execute(f"grant update on public.asset to {login}".encode())
+    wait_until(lambda: passes(connection, "retry") == 1, "it is tried again")
+
     # Cron: three years of ticks were missed, and are one.
     add_assets(connection, 56, 10)
     connection.execute("update outrider.source set cron_at = now() - interval '3 years'")

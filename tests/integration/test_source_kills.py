@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -12,8 +13,8 @@ from pipeline.ledger.pool import Pool, open_pool
 from pipeline.ledger.sources import take_wakeup, wake
 from pipeline.reconcile.source_pass import run_source_pass
 from pipeline.reconcile.source_result import SourcePassResult, Waking
-from tests.support.ledger_rows import connect, scalar
-from tests.support.source_world import SOURCE_ID, add_assets, make_assets, set_modes, source
+from tests.support.ledger_rows import connect, scalar, wait_until
+from tests.support.source_world import CLAIM, SOURCE_ID, add_assets, make_assets, set_modes, source
 
 ROWS = 25
 STATEMENTS_MAX = 200
@@ -100,3 +101,28 @@ async def test_callers_share_the_call_that_waits(pool: Pool, connection: psycopg
     assert second != first
     assert scalar(connection, "select count(*) from outrider.source_wakeup") == 2
     assert await wake(pool, "nothing", woken_by="http", operator=None) is None
+
+
+async def test_a_server_that_ends_the_session_leaves_the_call_to_the_next_pass(
+    pool: Pool, connection: psycopg.Connection, database: str
+) -> None:
+    add_assets(connection, 1, ROWS)
+    run_id = await wake(pool, SOURCE_ID, woken_by="cron", operator=None)
+    held = source(
+        claim=CLAIM.replace("where a.asset_id", "where pg_advisory_xact_lock_shared(42)::text <> 'x' and a.asset_id")
+    )
+    with connect(database) as holder:
+        holder.execute("select pg_advisory_lock(42)")
+        taken = await take_wakeup(pool, SOURCE_ID, lease_seconds=-1)
+        assert taken is not None
+        passing = asyncio.create_task(run_source_pass(pool, held, Waking(woken_by=taken.woken_by, run_id=taken.run_id)))
+        end = (
+            "select coalesce(bool_or(pg_terminate_backend(pid)), false) from pg_stat_activity where datname = current_database() "
+            "and application_name = 'outrider test' and wait_event_type = 'Lock'"
+        )
+        await asyncio.to_thread(wait_until, lambda: bool(scalar(connection, end)), "the session at work is ended")
+        with pytest.raises(psycopg.OperationalError):
+            await passing
+    assert scalar(connection, NEITHER_OR_BOTH) == 0
+    result = await passed(pool)
+    assert (result.run_id, result.tally.admitted, result.error) == (run_id, ROWS, None)

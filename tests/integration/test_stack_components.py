@@ -23,7 +23,7 @@ def sessions_of(database: str, login_suffix: str) -> int:
 def test_component_works_on_its_tests_database_under_its_own_login(component: StartComponent, database: str) -> None:
     reconciler = component("reconciler")
     deadline = time.monotonic() + DEADLINE_SECONDS
-    while sessions_of(database, "worker") == 0:
+    while sessions_of(database, "reconciler") == 0:
         assert reconciler.is_running, reconciler.death_note()
         assert time.monotonic() < deadline
         time.sleep(0.05)
