@@ -8,11 +8,15 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from pipeline.ledger import runs
+from pipeline.replay import topic_scan, work
 from tests.support.delivery_world import World, opened, wait_until
 from tests.support.program import Outrider
 from tests.support.replay_world import (
@@ -49,7 +53,7 @@ def driven(settings: dict[str, object], log: Path, *arguments: str) -> Iterator[
         process.wait()
 
 
-def run_of(world: World, process: subprocess.Popen[bytes]) -> str:
+def run_of(world: World, process: subprocess.Popen[bytes] | None = None) -> str:
     """The newest run's id, as soon as there is one."""
 
     def found() -> list[tuple[object]]:
@@ -57,7 +61,7 @@ def run_of(world: World, process: subprocess.Popen[bytes]) -> str:
             "select run_id from outrider.run where kind = 'replay' and finished_at is null order by started_at desc"
         ).fetchall()
 
-    wait_until(lambda: found() or process.poll() is not None, "the run is on record")
+    wait_until(lambda: found() or (process is not None and process.poll() is not None), "the run is on record")
     return str(found()[0][0])
 
 
@@ -103,6 +107,35 @@ def test_a_killed_run_goes_on_where_it_ended(
     assert "is over" in outrider("replay", "pause", run_id, "--reason", "late").stderr
     kinds = [run["kind"] for run in outrider("runs", "list", "--json").json["runs"]]
     assert kinds == ["replay"]
+
+
+def test_a_selection_that_breaks_off_at_every_batch_neither_skips_nor_repeats(
+    outrider: Outrider, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = admitted(world, 9)
+    planned(outrider, tmp_path / "plan", "--topic")
+    monkeypatch.setattr(topic_scan, "BATCH", 3)
+    calls = 0
+
+    def cut_off(*arguments: Any) -> None:
+        """Each process ends in the middle of its second transaction."""
+        nonlocal calls
+        calls += 1
+        if calls % 2 == 0:
+            raise psycopg.OperationalError("the connection is lost")
+        runs.count_run(*arguments)
+
+    monkeypatch.setattr(work, "count_run", cut_off)
+    done = outrider("replay", "run", str(tmp_path / "plan"), "--reason", "test", "--json")
+    run_id = run_of(world)
+    tries = 1
+    while done.exit_code:
+        assert f"outrider replay resume {run_id} goes on" in done.stderr
+        done = outrider("replay", "resume", run_id, "--reason", "test", "--json")
+        tries += 1
+    assert tries > 2
+    assert (done.json["messages"], done.json["replayed"], done.json["waiting"]) == (9, 9, 0)
+    assert all(dispatches(world, delivery_id) == [(1, "admitted"), (2, "replay")] for delivery_id in ids)
 
 
 def test_pause_resume_and_cancel_from_another_terminal(
@@ -160,8 +193,8 @@ def test_two_runs_over_one_range_dispatch_nothing_twice_by_chance(
         )
         with driven(settings, tmp_path / "log2", "run", str(tmp_path / "2")) as second:
             assert (first.wait(60), second.wait(60)) == (0, 0)
-    runs = [run["run_id"] for run in outrider("runs", "list", "--kind", "replay", "--json").json["runs"]]
-    (two,) = (run_id for run_id in runs if run_id != one)
+    listed = [run["run_id"] for run in outrider("runs", "list", "--kind", "replay", "--json").json["runs"]]
+    (two,) = (run_id for run_id in listed if run_id != one)
     claims = {run_id: report(outrider, run_id) for run_id in (one, two)}
     assert all(set(rows) == set(ids) for rows in claims.values())
     for delivery_id in ids:
