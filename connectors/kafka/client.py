@@ -65,6 +65,8 @@ class ClientErrors:
                 "enable.auto.offset.store": False,
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
+                # A client whose room is full would otherwise not ask again for a whole second.
+                "fetch.queue.backoff.ms": 5,
                 "auto.offset.reset": "earliest",
                 **more,
             },

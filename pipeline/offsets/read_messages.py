@@ -151,5 +151,6 @@ def _configuration(connection: KafkaConnection) -> dict[str, Any]:
         # Retention may take the start of a stretch while we read: what is left still counts.
         "auto.offset.reset": "earliest",
         "queued.max.messages.kbytes": QUEUED_KIB,
+        "fetch.queue.backoff.ms": 5,  # else a client whose room is full asks again only a second later
         "log_level": 0,
     }

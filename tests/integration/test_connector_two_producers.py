@@ -8,6 +8,7 @@ import sys
 import threading
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from connectors.errors import TransientError
 from connectors.kafka.sink import RecordTooLargeError
@@ -23,6 +24,10 @@ NAME = "two.turns"
 def world(settings_values: dict[str, object]) -> ConnectorWorld:
     world = world_of(settings_values)
     world.create_topics()
+    # A topic without a contract, for records that say only which they are.
+    admin = AdminClient({"bootstrap.servers": world.settings.kafka_bootstrap_servers})
+    topic = world.settings.name("turns")
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
     return world
 
 
@@ -32,7 +37,7 @@ class Turns:
     def __init__(self, world: ConnectorWorld) -> None:
         self.world = world
         self.bootstrap = world.settings.kafka_bootstrap_servers
-        self.topic = world.settings.name("dispatch")
+        self.topic = world.settings.name("turns")
         self.positions = world.config.positions_topic
         self.id = f"{world.config.transactional_id}.{NAME}"
 
@@ -47,7 +52,7 @@ class Turns:
         return stored(self.bootstrap, self.positions)
 
     def values(self) -> list[bytes | None]:
-        return [record.value for record in self.world.read("dispatch")]
+        return [record.value for record in self.world.read("turns")]
 
 
 def expected(transactions: int) -> list[bytes]:
