@@ -22,7 +22,9 @@ from examples.analytics.store import AttemptRow, Defect, Store
 from topics.codecs import RecordError, decode_attempt
 
 BATCH_MESSAGES: Final = 2_000
-BATCH_SECONDS: Final = 0.5
+WAIT_SECONDS: Final = 0.5
+GATHER_SECONDS: Final = 0.1
+"""From the first message of a batch on; a batch is one transaction, and costs more than a message."""
 KAFKA_SECONDS: Final = 15.0
 QUEUED_KILOBYTES: Final = 16_384
 FORGET_EVERY: Final = timedelta(hours=1)
@@ -64,6 +66,8 @@ class AnalyticsGroup:
         self._say = say or (lambda line: print(line, file=sys.stderr, flush=True))
         self._assigned: set[int] = set()
         self._ended: set[int] = set()
+        self._is_closing = False
+        self._failure: KafkaException | None = None
         self.messages = 0
         """Read since the start."""
         self._consumer = Consumer(
@@ -86,7 +90,12 @@ class AnalyticsGroup:
 
     def step(self) -> None:
         """Read a batch, write it, and tell Kafka. Raises KafkaException for what waiting does not mend."""
-        batch = self._read(self._consumer.consume(BATCH_MESSAGES, BATCH_SECONDS))
+        messages = self._consumer.consume(1, WAIT_SECONDS)
+        if messages:
+            messages += self._consumer.consume(BATCH_MESSAGES - 1, GATHER_SECONDS)
+        if self._failure is not None:
+            raise self._failure
+        batch = self._read(messages)
         if not batch.positions:
             return
         self._store.write(self._topic, batch.attempts, batch.defects, batch.positions)
@@ -95,6 +104,7 @@ class AnalyticsGroup:
 
     def close(self) -> None:
         """Leave the group, so that its offsets can be moved at once."""
+        self._is_closing = True
         self._consumer.close()
 
     def _read(self, messages: list[Message]) -> Batch:
@@ -131,6 +141,15 @@ class AnalyticsGroup:
             self._forgot_at = now
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Called from within the client, which loses what is raised here."""
+        if self._is_closing:
+            return
+        try:
+            self._assign(consumer, partitions)
+        except KafkaException as failure:
+            self._failure = failure
+
+    def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._assigned = {place.partition for place in partitions}
         self._ended = set()
         for committed in consumer.committed(partitions, timeout=KAFKA_SECONDS):

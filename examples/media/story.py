@@ -32,7 +32,7 @@ RATE_PER_SECOND: Final = 20.0
 BURST: Final = 30
 PATIENT: Final = "patient"
 """A publisher without a narrow quota, for what is killed."""
-WATCH_SECONDS: Final = 2.0
+WATCH_SECONDS: Final = 1.0
 MEMORY_MB_MAX: Final = 48
 CLOCK_SECONDS: Final = 1e-5
 """What a float keeps of seconds since 1970."""

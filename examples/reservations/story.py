@@ -18,6 +18,7 @@ from psycopg import sql
 from examples.receiver import Answer
 from examples.stage import PARTITIONS, Stage
 from pipeline.core.ids import delivery_identity
+from pipeline.demo.topic_view import read_to_end
 from pipeline.stack.child_process import ChildProcess
 
 FOLDER: Final = Path(__file__).parent
@@ -39,8 +40,11 @@ def play(stage: Stage) -> None:
     stage.start("reconciler")
     stage.start("connector")
     _the_move_and_its_rollback(stage)
+    worker = stage.start("worker", worker_id="frozen", **WORKER)
+    stage.wait(lambda: stage.states().keys() == {"succeeded"}, "all of them are delivered")
+    # The rest of the story looks at single deliveries.
     _a_receiver_that_answers_too_late(stage)
-    _a_lease_that_ends_during_a_request(stage)
+    _a_lease_that_ends_during_a_request(stage, worker)
     _keys_that_rotate(stage, secret)
     _an_old_dispatch_after_success(stage)
     _nothing_was_done_twice(stage)
@@ -145,10 +149,6 @@ def _the_move_and_its_rollback(stage: Stage) -> None:
     events = [row[0] for row in stage.admin.execute("select event_id from outrider.event").fetchall()]
     found = {row[0] for row in stage.admin.execute("select delivery_id from outrider.delivery").fetchall()}
     stage.prove(found == {delivery_identity(event, RECEIVER) for event in events}, "and no identity knows the path")
-    # The rest of the story looks at single deliveries.
-    worker = stage.start("worker", **WORKER)
-    stage.wait(lambda: stage.states().keys() == {"succeeded"}, "all of them are delivered")
-    worker.terminate(30)
 
 
 def _a_receiver_that_answers_too_late(stage: Stage) -> None:
@@ -160,7 +160,6 @@ def _a_receiver_that_answers_too_late(stage: Stage) -> None:
 
     before = len(stage.receiver.requests)
     stage.receiver.after = after
-    worker = stage.start("worker", **WORKER)
     delivery_id = _expire_one(stage, "slow answer")
     stage.wait(lambda: _is(stage, delivery_id, "succeeded"), "the second try succeeds")
     free.set()
@@ -170,10 +169,9 @@ def _a_receiver_that_answers_too_late(stage: Stage) -> None:
         first["outcome"] == "timeout_after_sent" and first["ambiguous"] and _is_one_effect(stage, delivery_id),
         "the receiver applied and the sender timed out: the same id came again, and it was one effect",
     )
-    worker.terminate(30)
 
 
-def _a_lease_that_ends_during_a_request(stage: Stage) -> None:
+def _a_lease_that_ends_during_a_request(stage: Stage, frozen: ChildProcess) -> None:
     held = threading.Event()
     before = len(stage.receiver.requests)
 
@@ -182,7 +180,6 @@ def _a_lease_that_ends_during_a_request(stage: Stage) -> None:
             held.wait(30)
 
     stage.receiver.after = after
-    frozen = stage.start("worker", worker_id="frozen", **WORKER)
     delivery_id = _expire_one(stage, "slow worker")
     try:
         stage.wait(lambda: len(stage.receiver.requests) == before + 1, "the request is on its way")
@@ -226,49 +223,32 @@ def _an_old_dispatch_after_success(stage: Stage) -> None:
     """Every message of the dispatch topic once more, as after a group was rewound."""
     prefix = str(stage.settings.get("topic_prefix", "outrider"))
     kafka = {"bootstrap.servers": str(stage.settings["kafka_bootstrap_servers"]), "log_level": 0}
-    places = [TopicPartition(f"{prefix}.dispatch", number) for number in range(PARTITIONS)]
-    reader = Consumer({**kafka, "group.id": f"{prefix}.delivery", "enable.auto.commit": False})
-    before = len(stage.receiver.requests)
+    topic = f"{prefix}.dispatch"
+    requests = len(stage.receiver.requests)
     attempts = stage.value("select count(*) from outrider.delivery_attempt")
+    old = read_to_end(kafka, topic, lambda message: message)
+    producer = Producer(kafka)
+    for message in old:
+        partition = message.partition() or 0
+        producer.produce(topic, message.value(), message.key(), partition=partition, headers=message.headers())
+    producer.flush(30)
+    places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    group = Consumer({**kafka, "group.id": f"{prefix}.delivery", "enable.auto.commit": False})
     try:
-        again = _publish_again(kafka, reader, places)
 
         def is_read() -> bool:
-            committed = {place.partition: place.offset for place in reader.committed(places, timeout=30)}
-            ends = {place.partition: reader.get_watermark_offsets(place, timeout=30)[1] for place in places}
-            return all(max(committed[number], 0) >= end for number, end in ends.items())
+            committed = {place.partition: max(place.offset, 0) for place in group.committed(places, timeout=30)}
+            return all(committed[p.partition] >= group.get_watermark_offsets(p, timeout=30)[1] for p in places)
 
         stage.wait(is_read, "the worker has read every old message")
     finally:
-        reader.close()
+        group.close()
     stage.prove(
-        again > 0
-        and len(stage.receiver.requests) == before
+        old
+        and len(stage.receiver.requests) == requests
         and stage.value("select count(*) from outrider.delivery_attempt") == attempts,
-        f"{again} old dispatches that came after their success sent nothing",
+        f"{len(old)} old dispatches that came after their success sent nothing",
     )
-
-
-def _publish_again(kafka: dict[str, Any], reader: Consumer, places: list[TopicPartition]) -> int:
-    producer = Producer(kafka)
-    count = 0
-    for place in places:
-        _, end = reader.get_watermark_offsets(place, timeout=30)
-        reader.assign([TopicPartition(place.topic, place.partition, 0)])
-        while reader.position([place])[0].offset < end:
-            for message in reader.consume(500, 0.5):
-                if message.error() is None and (message.offset() or 0) < end:
-                    producer.produce(
-                        place.topic,
-                        message.value(),
-                        message.key(),
-                        partition=place.partition,
-                        headers=message.headers(),
-                    )
-                    count += 1
-        reader.unassign()
-    producer.flush(30)
-    return count
 
 
 def _nothing_was_done_twice(stage: Stage) -> None:
@@ -296,8 +276,7 @@ def _switch(stage: Stage, mode: str, *shards: int) -> None:
 
 
 def _compared(stage: Stage) -> dict[str, Any]:
-    process = stage.begin("source", "shadow", "reservations", "--grace-seconds", GRACE, "--json")
-    output, _ = process.communicate(timeout=60)
+    output = stage.outrider("source", "shadow", "reservations", "--grace-seconds", GRACE, "--json", check=False)
     found: dict[str, Any] = json.loads(output.splitlines()[0])
     return found
 

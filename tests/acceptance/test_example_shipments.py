@@ -19,10 +19,8 @@ def proved() -> list[str]:
 
 
 @pytest.fixture
-def stage(
-    settings_values: dict[str, object], role_dsns: dict[str, str], component: StartComponent, proved: list[str]
-) -> Iterator[Stage]:
-    with stage_of(settings_values, role_dsns, component, sources=story.SOURCES, proved=proved) as stage:
+def stage(request: pytest.FixtureRequest, component: StartComponent, proved: list[str]) -> Iterator[Stage]:
+    with stage_of(request, component, sources=story.SOURCES, proved=proved) as stage:
         yield stage
 
 

@@ -54,6 +54,15 @@ class Analytics:
             group.close()
             store.close()
 
+    @contextmanager
+    def file(self) -> Iterator[Store]:
+        """Its file, while nobody reads into it."""
+        store = Store(self.path)
+        try:
+            yield store
+        finally:
+            store.close()
+
     def read(self) -> tuple[int, list[Minute]]:
         """Read to the end; how many messages that were, and the minutes."""
         with self.member() as (group, store):
@@ -182,7 +191,7 @@ def test_a_crash_anywhere_neither_loses_nor_repeats(
                 monkeypatch.setattr(group, "_commit", crash)
         wait_until(lambda: crashes(group), "there is something to read")
     assert set(analytics.committed().values()) == {-1001}, "nothing was committed to Kafka"
-    with analytics.member() as (_, store):
+    with analytics.file() as store:
         rows = sum(row.attempts for row in store.minutes(10_000))
         assert rows > 0 if at == "before the offsets" else rows == 0
     assert counted(analytics.read()[1]) == expected(range(300))
@@ -220,7 +229,7 @@ def test_a_member_that_is_killed_goes_on_where_its_file_ends(analytics: Analytic
     )
     assert done.returncode == 0, done.stderr
     assert "<svg" in page.read_text(encoding="utf-8")
-    with analytics.member() as (_, store):
+    with analytics.file() as store:
         assert counted(store.minutes(10_000)) == expected(range(400))
 
 
@@ -253,8 +262,17 @@ def test_messages_that_are_no_attempts_are_kept_apart_and_do_not_stop_it(analyti
     analytics.topic.publish([attempt_record(7)])
     _, minutes = analytics.read()
     assert sum(row.attempts for row in minutes) == 1
-    with analytics.member() as (_, store):
+    with analytics.file() as store:
         assert store.defects() == 6
+
+
+def test_a_member_that_leaves_at_once_has_done_nothing(analytics: Analytics) -> None:
+    analytics.topic.publish(attempt_record(number) for number in range(10))
+    for _ in range(3):
+        with analytics.member():
+            pass
+    read, minutes = analytics.read()
+    assert (read, counted(minutes)) == (10, expected(range(10)))
 
 
 def test_the_file_has_one_writer(tmp_path: Path) -> None:
