@@ -26,7 +26,10 @@ from topics.declarations import ATTEMPTS, DISPATCH
 
 BATCH_ROWS = 500
 POLL_SECONDS = 0.25
+# Bounds of what the client holds ahead. Small messages take several times their bytes there.
 QUEUED_KILOBYTES = 16_384
+QUEUED_MESSAGES = 10_000
+FETCH_BYTES = 8 * 1024 * 1024
 SESSION_TIMEOUT_MS = 10_000
 METADATA_SECONDS = 5.0
 STATEMENT_TIMEOUT_SECONDS = 30
@@ -117,6 +120,9 @@ class AuditGroup:
                     "isolation.level": "read_committed",
                     "session.timeout.ms": SESSION_TIMEOUT_MS,
                     "queued.max.messages.kbytes": QUEUED_KILOBYTES,
+                    "queued.min.messages": QUEUED_MESSAGES,
+                    "fetch.max.bytes": FETCH_BYTES,
+                    "fetch.queue.backoff.ms": 5,  # else a client whose room is full asks again only a second later
                     # Its own lines repeat themselves many times a second while a broker is away.
                     "log_level": 0,
                     "error_cb": self._on_client_error,

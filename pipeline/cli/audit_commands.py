@@ -46,8 +46,11 @@ def verify_store(
 ) -> None:
     """Check that no recorded row was changed, removed or put in. Exit code 1 where one was, with its place."""
     kept = None if anchors_file is None else read_anchors(anchors_file)
-    with operator_connection(load_settings().postgres_conninfo) as connection, one_moment(connection):
-        verified = verify(connection, topic=topic, kept_anchors=kept, progress=_progress)
+    try:
+        with operator_connection(load_settings().postgres_conninfo) as connection, one_moment(connection):
+            verified = verify(connection, topic=topic, kept_anchors=kept, progress=_progress)
+    except KeyboardInterrupt:
+        raise CommandError("interrupted: nothing is said about the whole; the same command begins anew") from None
     if topic is not None and not verified.chains:
         raise CommandError(f"nothing is recorded of topic {visible(topic)}")
     if as_json:

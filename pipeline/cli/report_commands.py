@@ -97,7 +97,8 @@ def report(
             write_html(made, session, html)
         _show(made, session, as_json=as_json)
         if repair_:
-            _repair(settings, session, Repair(act(operator, reason), force=force), yes=yes, as_json=as_json)
+            wanted = Repair(act(operator, reason), force=force)
+            _repair(settings, session, made, wanted, yes=yes, as_json=as_json)
     raise typer.Exit(0 if made.verdict.is_exact else 1)
 
 
@@ -108,10 +109,12 @@ def _show(made: Report, session: psycopg.Connection, *, as_json: bool) -> None:
         print_report(made, session)
 
 
-def _repair(settings: Settings, session: psycopg.Connection, wanted: Repair, *, yes: bool, as_json: bool) -> None:
+def _repair(
+    settings: Settings, session: psycopg.Connection, made: Report, wanted: Repair, *, yes: bool, as_json: bool
+) -> None:
     # Under --json standard output holds the report alone.
     out = sys.stderr if as_json else sys.stdout
-    for line in preview_repair(session, wanted):
+    for line in preview_repair(session, made.verdict.differences, wanted):
         print(line, file=out)
     if yes:
         for line in repair(settings, session, wanted, _say):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import psycopg
 
+from pipeline.cli.errors import CommandError
 from pipeline.cli.recorded import recorded
 from pipeline.ledger import operator_deliveries as acts
 from pipeline.ledger.operator import Act, operator_connection
 from pipeline.ledger.report_tables import repairable_ids, take_repairable
-from pipeline.report.compare import KINDS, REBUILD
+from pipeline.report.compare import REPAIR, kind_of
 from pipeline.settings import Settings
 
 KIND = "reconcile.repair"
@@ -25,8 +26,8 @@ class Repair:
     """Dispatch again what succeeded and is not in its receiver's list."""
 
 
-def preview_repair(session: psycopg.Connection, wanted: Repair) -> Iterator[str]:
-    """What would be done, and what others do."""
+def preview_repair(session: psycopg.Connection, found: Iterable[str], wanted: Repair) -> Iterator[str]:
+    """What would be done about the kinds of findings there are, and what other commands do."""
     counts = take_repairable(session)
     for kind, count in counts.items():
         if kind == SUCCEEDED and not wanted.force:
@@ -35,8 +36,10 @@ def preview_repair(session: psycopg.Connection, wanted: Repair) -> Iterator[str]
             yield f"{count} {kind}: can be dispatched again"
     if not counts:
         yield "nothing can be dispatched again"
-    others = ", ".join(kind.name for kind in KINDS if kind.mend == REBUILD)
-    yield f"{others}: see {REBUILD}; what waits by its state is found by the reconciler without this"
+    for difference in map(kind_of, found):
+        if difference.name not in counts and difference.mend is not None:
+            elsewhere = "settled, or moved on" if difference.mend == REPAIR else difference.mend
+            yield f"{difference.name}: {elsewhere}"
 
 
 def repair(
@@ -51,11 +54,17 @@ def repair(
         ) as run,
     ):
         run.counts = {"selected": sum(counts.values()), "moved": 0}
-        for kind in counts:
-            for page in repairable_ids(session, kind, acts.PAGE_ROWS):
-                moved = acts.retry(ledger, page, wanted.by, force=kind == SUCCEEDED)
-                run.counts["moved"] += len(moved)
-                say(f"dispatched {run.counts['moved']} of {run.counts['selected']}")
+        try:
+            for kind in counts:
+                for page in repairable_ids(session, kind, acts.PAGE_ROWS):
+                    moved = acts.retry(ledger, page, wanted.by, force=kind == SUCCEEDED)
+                    run.counts["moved"] += len(moved)
+                    say(f"dispatched {run.counts['moved']} of {run.counts['selected']}")
+        except KeyboardInterrupt:
+            done = f"{run.counts['moved']} of {run.counts['selected']} were dispatched again"
+            raise CommandError(
+                f"interrupted: {done}, see run {run.run_id}; the same command goes on with the rest"
+            ) from None
         yield f"run {run.run_id}: dispatched {run.counts['moved']} of {run.counts['selected']} again"
 
 

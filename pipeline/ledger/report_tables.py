@@ -189,10 +189,10 @@ def put_places(connection: psycopg.Connection, places: Iterable[ReadPlace]) -> N
     connection.execute(query("report", "analyze"))
 
 
-def has_unmatched(connection: psycopg.Connection) -> bool:
-    """Whether the topics lack anything that the ledger had put out at the moment."""
+def unmatched_rows(connection: psycopg.Connection) -> int:
+    """How many rows that the ledger had put out at the moment have no message in the topics."""
     row = connection.execute(query("report", "unmatched")).fetchone()
-    return row == (True,)
+    return 0 if row is None else int(row[0])
 
 
 def find(connection: psycopg.Connection, names: Iterable[LiteralString], parameters: dict[str, object]) -> None:

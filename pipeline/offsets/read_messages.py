@@ -19,8 +19,10 @@ from topics.security import KafkaConnection
 BATCH = 1_000
 POLL_SECONDS = 0.2
 PROGRESS_SECONDS = 1.0
-# Bounds of what the client holds before it is handed out.
+# Bounds of what the client holds before it is handed out. Small messages take several times their bytes there.
 QUEUED_KIB = 16 * 1024
+QUEUED_MESSAGES = 10_000
+FETCH_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -152,5 +154,7 @@ def _configuration(connection: KafkaConnection) -> dict[str, Any]:
         "auto.offset.reset": "earliest",
         "queued.max.messages.kbytes": QUEUED_KIB,
         "fetch.queue.backoff.ms": 5,  # else a client whose room is full asks again only a second later
+        "queued.min.messages": QUEUED_MESSAGES,
+        "fetch.max.bytes": FETCH_BYTES,
         "log_level": 0,
     }

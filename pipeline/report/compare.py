@@ -39,6 +39,9 @@ KINDS: Final = (
     Kind("unknown_at_receiver", "in the receiver's list, and no delivery of the ledger"),
     Kind("receiver_duplicate", "more than once in the receiver's list"),
     Kind("receiver_ahead", "in the receiver's list before the ledger calls it succeeded", is_difference=False),
+    Kind(
+        "attempt_rebuilt", "counted by a rebuilt delivery, whose rows of the attempt log stay lost", is_difference=False
+    ),
     Kind("not_published_yet", "on the way into a topic, behind the connector's watermark", is_difference=False),
     Kind("not_audited_yet", "on the way into the audit, behind its group's offsets", is_difference=False),
 )

@@ -15,9 +15,9 @@ from pipeline.ledger.report_tables import (
     copy_receiver_ids,
     find,
     finding_counts,
-    has_unmatched,
     put_places,
     take_ledger,
+    unmatched_rows,
 )
 from pipeline.offsets.kafka_groups import KafkaGroups
 from pipeline.offsets.places import Place
@@ -79,7 +79,7 @@ def make_report(
     def read_on() -> bool:
         copy_topics(session, settings.kafka, topics, seen, _ends(groups, places), progress=progress)
         put_places(session, [])
-        return not has_unmatched(session)
+        return unmatched_rows(session) == 0
 
     settled, confirmed = wait_until_settled(session, moment, settling, read_on)
     audited = wait_for_audit(groups, settings.name("audit"), seen, settling)

@@ -79,7 +79,7 @@ def wait_for_audit(
 ) -> dict[Place, int]:
     """The audit's committed offsets, once they have passed what was read; or those it has when the time is over.
 
-    An audit that never committed anything is not waited for.
+    An audit that never committed anything, and does not run, is not waited for.
     """
     deadline = time.monotonic() + settling.seconds
     is_told = False
@@ -90,7 +90,8 @@ def wait_for_audit(
             for place, at in seen.items()
             if at.last_offset is not None and committed.get(place, 0) <= at.last_offset
         ]
-        if not behind or not committed or time.monotonic() >= deadline:
+        is_there = bool(committed) or bool(groups.standing(group).members)
+        if not behind or not is_there or time.monotonic() >= deadline:
             return {place: committed.get(place, 0) for place in seen}
         if not is_told:
             settling.say(f"waiting for {group} to read {len(behind)} partitions, at most {settling.seconds:g} s")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import psycopg
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from pipeline.audit.verify import verify
 from pipeline.ledger.audit import COLUMNS as AUDIT_COLUMNS
 from pipeline.ledger.audit import AuditRecord, ensure_audit_partitions, record_messages
+from pipeline.ledger.queries import query
 from tests.fixtures.databases import fresh_database
 from tests.support.ledger_rows import connect, scalar
 
@@ -328,3 +330,24 @@ def test_less_than_a_month_is_never_removed(store: psycopg.Connection) -> None:
 def test_even_the_owner_is_refused_changes(filled_template: str, statement: str) -> None:
     with connect(filled_template) as owner, pytest.raises(psycopg.errors.InsufficientPrivilege, match="only grows"):
         owner.execute(statement.encode())
+
+
+@pytest.mark.parametrize("name", ["links_of", "records_of_delivery", "tip_of", "anchors_of", "tombstones_of"])
+def test_frequent_questions_read_an_index(store: psycopg.Connection, name: str) -> None:
+    store.execute("set local enable_seqscan = off")
+    parameters = {"topic": "t", "partition": 0, "delivery_id": "dlv_1", "limit": 10}
+    plan = store.execute(f"explain {query('audit', name)}".encode(), parameters).fetchall()
+    assert "Seq Scan" not in "".join(row[0] for row in plan)
+
+
+def test_of_many_rows_one_is_read_to_find_each_chain(store: psycopg.Connection) -> None:
+    store.execute("set local enable_seqscan = off")
+    (plan,) = store.execute(f"explain (analyze, format json) {query('audit', 'chains')}".encode()).fetchone() or ({},)
+    assert max(rows_of_records(plan[0]["Plan"])) <= 3
+
+
+def rows_of_records(node: dict[str, Any]) -> Iterator[float]:
+    if str(node.get("Relation Name", "")).startswith("record_"):
+        yield node["Actual Rows"] * node["Actual Loops"]
+    for child in node.get("Plans", ()):
+        yield from rows_of_records(child)

@@ -75,13 +75,14 @@ truncate report_place
 analyze report_delivery, report_outbox, report_attempt, report_message, report_place, report_receiver
 
 -- name: unmatched
--- Whether the topics lack anything of what was taken, by a look that ends with the first.
-select exists (
-  select from report_outbox o
+-- How much of what was taken the topics lack. Counted to the end, because a look that may end with the first is planned
+-- as one that goes through all messages for each row.
+select (
+  select count(*) from report_outbox o
   where not exists (select from report_message m
                     where not m.is_attempt and m.delivery_id = o.delivery_id and m.dispatch_seq = o.dispatch_seq)
-) or exists (
-  select from report_attempt a
+) + (
+  select count(*) from report_attempt a
   where not exists (select from report_message m where m.is_attempt and m.attempt_id = a.attempt_id)
 )
 
@@ -132,8 +133,12 @@ where not m.is_attempt
        and (%(destination_id)s::text is null or m.destination_id = %(destination_id)s)))
 
 -- name: find_attempt_not_in_ledger
+-- A rebuild restores a delivery with the number of its attempts; their rows stay lost.
 insert into report_finding
-select 'attempt_not_in_ledger', m.delivery_id, m.destination_id, m.dispatch_seq, m.attempt,
+select case when exists (select from outrider.replay_item i
+                         join outrider.delivery n on n.delivery_id = i.delivery_id and n.attempt >= m.attempt
+                         where i.delivery_id = m.delivery_id and i.verdict in ('rebuilt', 'advanced'))
+         then 'attempt_rebuilt' else 'attempt_not_in_ledger' end, m.delivery_id, m.destination_id, m.dispatch_seq, m.attempt,
        m.topic || '/' || m.partition || '/' || m.log_offset, 'attempt_id ' || m.attempt_id
 from report_message m
 left join report_delivery d on d.delivery_id = m.delivery_id
