@@ -11,7 +11,7 @@ from pipeline.cli.errors import CommandError
 from pipeline.cli.recorded import recorded
 from pipeline.ledger import operator_deliveries as acts
 from pipeline.ledger.operator import Act, operator_connection
-from pipeline.ledger.report_tables import repairable_ids, take_repairable
+from pipeline.ledger.report_tables import repairable_counts, repairable_ids, take_repairable
 from pipeline.report.compare import REPAIR, kind_of
 from pipeline.settings import Settings
 
@@ -69,5 +69,4 @@ def repair(
 
 
 def _allowed(session: psycopg.Connection, wanted: Repair) -> dict[str, int]:
-    rows = session.execute("select kind, count(*) from report_repair group by kind order by kind").fetchall()
-    return {kind: count for kind, count in rows if kind != SUCCEEDED or wanted.force}
+    return {kind: rows for kind, rows in repairable_counts(session).items() if kind != SUCCEEDED or wanted.force}

@@ -195,6 +195,12 @@ def unmatched_rows(connection: psycopg.Connection) -> int:
     return 0 if row is None else int(row[0])
 
 
+def message_count(connection: psycopg.Connection) -> int:
+    """That were read of the topics."""
+    row = connection.execute(query("report", "message_count")).fetchone()
+    return 0 if row is None else int(row[0])
+
+
 def find(connection: psycopg.Connection, names: Iterable[LiteralString], parameters: dict[str, object]) -> None:
     for name in names:
         connection.execute(query("report", name), parameters)
@@ -228,6 +234,11 @@ def first_findings(connection: psycopg.Connection, kind: str, limit: int) -> lis
 def take_repairable(connection: psycopg.Connection) -> dict[str, int]:
     """Put aside what can be dispatched again; how many for which kind of finding."""
     connection.execute(query("report", "repairable"))
+    return repairable_counts(connection)
+
+
+def repairable_counts(connection: psycopg.Connection) -> dict[str, int]:
+    """Of what was put aside."""
     return dict(connection.execute(query("report", "repair_counts")).fetchall())
 
 

@@ -15,6 +15,7 @@ from pipeline.ledger.report_tables import (
     copy_receiver_ids,
     find,
     finding_counts,
+    message_count,
     put_places,
     take_ledger,
     unmatched_rows,
@@ -106,7 +107,7 @@ def make_report(
             taken_at=moment.at, ledger_lsn=moment.lsn, confirmed_lsn=confirmed, is_settled=settled, places=read
         ),
         verdict=judge(finding_counts(session)),
-        messages=_messages(session),
+        messages=message_count(session),
         receiver_ids=ids,
     )
 
@@ -125,8 +126,3 @@ def _retention(settings: Settings, moment: Moment) -> dict[str, object]:
         "attempts_kept_since": moment.at - timedelta(days=settings.attempt_retention_days),
         "audit_kept_since": moment.at - timedelta(days=settings.audit_retention_days),
     }
-
-
-def _messages(session: psycopg.Connection) -> int:
-    row = session.execute("select count(*) from report_message").fetchone()
-    return 0 if row is None else int(row[0])

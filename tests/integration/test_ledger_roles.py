@@ -138,7 +138,7 @@ ALLOWED = [
     ("operator", f"select * from {AUDIT}"),
     ("operator", "select * from outrider_audit.tip, outrider_audit.anchor, outrider_audit.tombstone"),
     ("operator", "select outrider_audit.expire(365)"),
-    ("worker", "select outrider_audit.expire(365)"),
+    ("reconciler", "select outrider_audit.expire(365)"),
     ("auditor", f"select outrider_audit.append('[{APPENDED}]')"),
     ("auditor", "select outrider_audit.ensure_partitions(1, 1)"),
 ]
@@ -194,6 +194,7 @@ REFUSED = [
     ("operator", f"select outrider_audit.append('[{APPENDED}]')"),
     ("operator", "insert into outrider_audit.tombstone (topic) values ('t')"),
     ("worker", f"select outrider_audit.append('[{APPENDED}]')"),
+    ("worker", "select outrider_audit.expire(365)"),
     ("auditor", ADMIT),
     ("operator", "update outrider.event set payload = ''"),
     ("operator", "update outrider.delivery set delivery_id = 'other'"),

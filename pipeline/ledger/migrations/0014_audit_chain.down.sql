@@ -32,6 +32,6 @@ alter table outrider_audit.record_unchained rename to record;
 alter index outrider_audit.record_unchained_pkey rename to record_pkey;
 create index record_by_delivery on outrider_audit.record (delivery_id);
 
-revoke usage on schema outrider_audit from outrider_worker;
+revoke usage on schema outrider_audit from outrider_reconciler;
 grant insert on outrider_audit.record to outrider_auditor;
 grant select on outrider_audit.record to outrider_operator;

@@ -320,8 +320,9 @@ drop table outrider_audit.record_unchained;
 
 revoke all on all functions in schema outrider_audit from public;
 grant execute on function outrider_audit.append, outrider_audit.ensure_partitions to outrider_auditor;
-grant usage on schema outrider_audit to outrider_worker;
-grant execute on function outrider_audit.expire to outrider_worker, outrider_operator;
+-- Not to workers, which talk to receivers, nor to the auditor, which writes what it would drop.
+grant usage on schema outrider_audit to outrider_reconciler;
+grant execute on function outrider_audit.expire to outrider_reconciler, outrider_operator;
 grant select on outrider_audit.record, outrider_audit.tip, outrider_audit.anchor, outrider_audit.tombstone
   to outrider_operator;
 

@@ -86,6 +86,9 @@ select (
   where not exists (select from report_message m where m.is_attempt and m.attempt_id = a.attempt_id)
 )
 
+-- name: message_count
+select count(*) from report_message
+
 -- name: find_not_in_topic
 -- Rows of the outbox without a message, where a message would still be kept. The settled ones are missing.
 insert into report_finding
