@@ -20,9 +20,9 @@ from topics.security import KafkaConnection
 
 BATCH: Final = 2_000
 POLL_SECONDS: Final = 0.2
-QUEUED_KIB: Final = 8 * 1024
+QUEUED_KIB: Final = 4 * 1024
 QUEUED_MESSAGES: Final = 5_000
-FETCH_BYTES: Final = 256 * 1024
+FETCH_BYTES: Final = 128 * 1024
 """Of a partition at once, as it lies in the log: compressed, it may be twenty times as much in memory. A larger message comes
 alone."""
 GAP_OFFSETS: Final = 2
