@@ -17,6 +17,7 @@ import psycopg
 from confluent_kafka import Message
 
 from connectors.errors import ConfigurationError
+from connectors.kafka.client import headers_of
 from connectors.kafka.topic_contents import TopicExtent, read_records, topic_extents
 from connectors.postgres.pgoutput import Row
 from connectors.postgres.snapshot import Since, now_us, oldest_row_us, read_table
@@ -243,5 +244,4 @@ def _unix_ms(moment_us: int) -> int:
 
 def _header(message: Message, name: str) -> bytes | None:
     """A header's content; of one that is repeated, the last counts."""
-    found = dict(message.headers() or ()).get(name)
-    return found.encode() if isinstance(found, str) else found
+    return headers_of(message).get(name)

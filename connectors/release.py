@@ -22,6 +22,7 @@ from connectors.config import ConnectorConfig
 from connectors.control import REFUSALS_TOLD_MAX, Outcome, Refusal, Release, Subject, encode_subject, encode_value
 from connectors.control_session import ControlSession
 from connectors.errors import ConfigurationError
+from connectors.kafka.client import headers_of
 from connectors.kafka.log_reader import LogReader
 from connectors.kafka.position import Position
 from connectors.kafka.sink import RecordTooLargeError, TransactionalSink
@@ -121,7 +122,7 @@ class _Work:
         """Entries and marks in their order, each with its number and key."""
         with LogReader(self.config.kafka, self.config.quarantine_topic, self.while_waiting) as reader:
             for message in reader.read_to_end(READ_SECONDS):
-                content = decode_quarantine(message.value(), dict(message.headers() or []))
+                content = decode_quarantine(message.value(), headers_of(message))
                 if isinstance(content, QuarantinedRow) and content.database != self.position.database:
                     continue
                 if content is not None:

@@ -23,6 +23,7 @@ from pipeline.audit.records import Message, Reader, read_attempt, read_damaged, 
 from pipeline.ledger.audit import AuditRecord, ensure_audit_partitions, record_messages
 from pipeline.settings import Settings
 from topics.declarations import ATTEMPTS, DISPATCH
+from topics.message_headers import UnreadableHeadersError, headers_of
 
 BATCH_ROWS = 500
 POLL_SECONDS = 0.25
@@ -120,6 +121,7 @@ class AuditGroup:
                     "isolation.level": "read_committed",
                     "session.timeout.ms": SESSION_TIMEOUT_MS,
                     "queued.max.messages.kbytes": QUEUED_KILOBYTES,
+                    "fetch.queue.backoff.ms": 5,  # else a client whose room is full asks again only a second later
                     "queued.min.messages": QUEUED_MESSAGES,
                     "fetch.max.bytes": FETCH_BYTES,
                     "fetch.queue.backoff.ms": 5,  # else a client whose room is full asks again only a second later
@@ -232,10 +234,9 @@ class _Session:
         )
         # Nothing that a message holds may end the audit: each would come again after the restart.
         try:
-            headers = message.headers() or ()
-            pairs = tuple(headers.items() if isinstance(headers, dict) else headers)
-        except Exception as error:  # SystemError where a header's name is not UTF-8
-            return read_damaged(plain, f"headers: cannot be read: {error.__cause__ or error!r}")
+            pairs = tuple(headers_of(message))
+        except UnreadableHeadersError as error:
+            return read_damaged(plain, str(error))
         try:
             return self._readers[topic](replace(plain, headers=pairs))
         except Exception as error:

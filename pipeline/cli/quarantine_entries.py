@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from confluent_kafka import Message
 
+from connectors.kafka.client import headers_of
 from connectors.kafka.log_reader import LogReader
 from connectors.quarantine import Mark, QuarantinedRow, SettledEntries, decode_quarantine
 from topics.codecs import dispatch_identity
@@ -48,7 +49,7 @@ def unsettled_entries(kafka: Mapping[str, Any], topic: str, database: str) -> It
     """Oldest first, of this database. Memory does not grow with them. Raises ConnectorError."""
     settled = SettledEntries()
     for number, message in _read(kafka, topic):
-        content = decode_quarantine(message.value(), dict(message.headers() or ()))
+        content = decode_quarantine(message.value(), headers_of(message))
         if isinstance(content, Mark):
             settled.add(content, number)
     for number, message in _read(kafka, topic):
@@ -65,7 +66,7 @@ def find_entry(kafka: Mapping[str, Any], topic: str, database: str, number: int)
         if offset == number:
             entry = entry_of(offset, message, database)
         elif entry is not None:
-            content = decode_quarantine(message.value(), dict(message.headers() or ()))
+            content = decode_quarantine(message.value(), headers_of(message))
             if isinstance(content, Mark) and number in content.entries:
                 return SettledEntry(entry=entry, mark=content)
     return entry
@@ -73,7 +74,7 @@ def find_entry(kafka: Mapping[str, Any], topic: str, database: str, number: int)
 
 def entry_of(number: int, message: Message, database: str) -> Entry | None:
     """None for marks, for rows of other databases, and for what nobody of ours wrote."""
-    headers = dict(message.headers() or ())
+    headers = headers_of(message)
     texts = {name: _text(content) for name, content in headers.items()}
     timestamp_ms = message.timestamp()[1]
     at = datetime.fromtimestamp(timestamp_ms / 1000, UTC) if timestamp_ms > 0 else None

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from pipeline.demo.errors import DemoError
 from pipeline.demo.facts import Quarantined, TopicRecord
 from topics.codecs import RecordError, decode_attempt, decode_dispatch
+from topics.message_headers import headers_of
 
 METADATA_SECONDS = 10.0
 READ_SECONDS = 60.0
@@ -79,7 +80,7 @@ def wait_for_records(
 
 def dispatch_of(message: Message) -> TopicRecord:
     """A record of the dispatch topic; its value is the event's body. Raises DemoError for one that is none."""
-    dispatch = decode_dispatch(message.key(), message.value(), _headers(message))
+    dispatch = decode_dispatch(message.key(), message.value(), headers_of(message))
     if isinstance(dispatch, RecordError):
         raise _broken(message, dispatch)
     return TopicRecord(
@@ -105,17 +106,12 @@ def attempt_of(message: Message) -> TopicRecord:
 
 def quarantined_of(message: Message) -> Quarantined:
     """A record of the quarantine topic."""
-    headers = {name: value for name, value in _headers(message) if value is not None}
+    headers = {name: value for name, value in headers_of(message) if value is not None}
     return Quarantined(_text(headers.get("delivery_id", b"")), _text(headers.get("quarantine_reason", b"")))
 
 
 def _text(value: bytes | str) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-
-def _headers(message: Message) -> list[tuple[str, bytes | str | None]]:
-    headers = message.headers() or []
-    return list(headers.items() if isinstance(headers, dict) else headers)
 
 
 def _broken(message: Message, error: RecordError) -> DemoError:

@@ -11,6 +11,7 @@ from pipeline.ledger.dispatch_standing import DispatchStanding, dispatches_on_th
 from pipeline.offsets.places import NO_MESSAGES, MessageCount, Place
 from pipeline.offsets.plan import LedgerOutlook, Move
 from topics.codecs import RecordError, decode_dispatch
+from topics.message_headers import UnreadableHeadersError, headers_of
 
 BATCH = 1_000
 
@@ -27,9 +28,11 @@ class DispatchTally:
 
     def add(self, place: Place, message: Message) -> None:
         """One message of the scan."""
-        headers = message.headers() or []
-        pairs = headers.items() if isinstance(headers, dict) else headers
-        dispatch = decode_dispatch(message.key(), message.value(), list(pairs))
+        try:
+            dispatch = decode_dispatch(message.key(), message.value(), headers_of(message))
+        except UnreadableHeadersError:
+            self._broken += 1
+            return
         if isinstance(dispatch, RecordError):
             self._broken += 1
             return

@@ -135,6 +135,7 @@ def _configuration(connection: KafkaConnection, group: str) -> dict[str, Any]:
         # Retention may take the start of a stretch: what is left still counts, and what is gone is told.
         "auto.offset.reset": "earliest",
         "queued.max.messages.kbytes": QUEUED_KIB,
+        "fetch.queue.backoff.ms": 5,  # else a client whose room is full asks again only a second later
         "queued.min.messages": QUEUED_MESSAGES,
         "max.partition.fetch.bytes": FETCH_BYTES,
         "fetch.max.bytes": 8 * FETCH_BYTES,

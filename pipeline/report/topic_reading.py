@@ -16,6 +16,7 @@ from pipeline.ledger.report_tables import TopicMessage, copy_message, copying_me
 from pipeline.offsets.errors import OffsetsError
 from pipeline.offsets.places import Place, Stretch
 from pipeline.offsets.read_messages import Progress, ReadLimits, read_messages
+from topics.message_headers import UnreadableHeadersError, headers_of
 from topics.security import KafkaConnection
 
 READ_SECONDS = 24 * 3600.0
@@ -116,9 +117,8 @@ def _read(message: KafkaMessage, reader: Reader) -> tuple[AuditRecord, str]:
         )
 
     try:
-        given = message.headers() or ()
-        headers = tuple(given.items() if isinstance(given, dict) else given)
-    except Exception as error:  # SystemError where a header's name is not UTF-8
-        return read_damaged(plain(()), f"headers: cannot be read: {error.__cause__ or error!r}"), ""
+        headers = tuple(headers_of(message))
+    except UnreadableHeadersError as error:
+        return read_damaged(plain(()), str(error)), ""
     sent_id = dict(headers).get("id") or b""
     return reader(plain(headers)), sent_id.decode(errors="replace") if isinstance(sent_id, bytes) else sent_id
