@@ -124,7 +124,6 @@ class AuditGroup:
                     "fetch.queue.backoff.ms": 5,  # else a client whose room is full asks again only a second later
                     "queued.min.messages": QUEUED_MESSAGES,
                     "fetch.max.bytes": FETCH_BYTES,
-                    "fetch.queue.backoff.ms": 5,  # else a client whose room is full asks again only a second later
                     # Its own lines repeat themselves many times a second while a broker is away.
                     "log_level": 0,
                     "error_cb": self._on_client_error,
