@@ -194,7 +194,7 @@ def _a_subscriber_is_busy(stage: Stage, caller: Caller) -> None:
     _everything_delivered(stage)
     asked = [request for request in stage.receiver.requests[before:] if request.destination_id == "warehouse"]
     stage.prove(
-        len(asked) == 2
+        len(asked) >= 2
         and asked[1].at - asked[0].at >= BUSY_SECONDS * 0.9
         and asked[0].webhook_id == asked[1].webhook_id,
         "429 with Retry-After made the worker wait, and come again with the same key",
