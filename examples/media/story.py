@@ -56,7 +56,7 @@ def play(stage: Stage, *, assets: int = ASSETS) -> None:
     prepare(stage)
     _killed_during_the_scan(stage)
     _killed_before_the_commit(stage)
-    connector = _killed_after_the_outbox_commit(stage)
+    connector = _nothing_runs_after_the_outbox_commit(stage)
     _killed_after_the_publishing(stage, connector)
     stage.start("reconciler")
     worker = _killed_after_the_receiver_accepted(stage)
@@ -117,11 +117,11 @@ def _killed_before_the_commit(stage: Stage) -> None:
     stage.prove(_state(stage, delivery_id) == "enqueued", "and the next pass makes both")
 
 
-def _killed_after_the_outbox_commit(stage: Stage) -> ChildProcess:
+def _nothing_runs_after_the_outbox_commit(stage: Stage) -> ChildProcess:
     # No connector has run so far: what is committed waits in the outbox alone.
     connector = stage.start("connector")
     stage.wait(lambda: _published(stage) == 2, "the connector that starts afterwards publishes both")
-    stage.say("killed after the outbox commit, the rows were found there and published")
+    stage.say("with nothing running after the outbox commit, the rows were found there and published")
     return connector
 
 
