@@ -32,7 +32,7 @@ class ConnectorConfig:
     positions_topic: str
     quarantine_topic: str
     control_topic: str
-    transaction_rows: int = 5_000
+    transaction_rows: int = 4_000
     transaction_bytes: int = 4 * 1024 * 1024
     transaction_timeout_seconds: float = 60.0
     repair: Repair = "automatic"

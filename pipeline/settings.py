@@ -140,7 +140,7 @@ class Settings(BaseSettings):
         description="What a start does that finds slot and topics at odds: publish by id what is missing, or refuse.",
     )
     connector_transaction_rows: int = Field(
-        5_000, ge=1, le=100_000, description="Rows after which a Kafka transaction closes."
+        4_000, ge=1, le=100_000, description="Rows after which a Kafka transaction closes."
     )
     connector_transaction_bytes: int = Field(
         4 * 1024 * 1024, ge=1, description="Bytes after which a Kafka transaction closes."

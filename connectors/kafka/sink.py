@@ -31,7 +31,7 @@ from connectors.router import HeaderPair, Record
 __all__ = ["RecordLimits", "RecordTooLargeError", "TransactionalSink", "record_bytes_max"]
 
 GROWTH_MAX: Final = 16  # of a row as a record: JSON takes six bytes for some, and a column may stand in several places
-WAITING_ROWS_MAX: Final = 1_000  # as objects of this process they take several times the room that the client needs
+WAITING_ROWS_MAX: Final = 500  # as objects of this process they take several times the room that the client needs
 FRAMING_BYTES: Final = 1024  # of a record batch and a record with many headers, generously
 
 

@@ -264,6 +264,7 @@ class ReplicationStream:
         self._silence_seconds_max = silence_seconds_max
         self._pgconn = connection.pgconn
         self._pgconn.nonblocking = 1
+        self._get_copy_data = self._pgconn.get_copy_data
         self._confirmed_lsn = 0
         self._sent_lsn = 0
         self._sent_at = time.monotonic()
@@ -302,7 +303,7 @@ class ReplicationStream:
         fetched = False
         try:
             while True:
-                size, view = self._pgconn.get_copy_data(1)
+                size, view = self._get_copy_data(1)
                 if size > 0:
                     data = bytes(view)
                     kind = data[0]
