@@ -100,10 +100,10 @@ def read_config(path: Path, environment: Mapping[str, str]) -> ConnectorConfig:
             return parse_config(tomllib.load(content), environment)
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} is no TOML: {error}") from None
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
+    except (ValueError, RecursionError) as error:  # a number may have too many digits, a list too many lists in it
+        raise ConfigurationError(f"{path} is no TOML: {error}") from None
 
 
 def parse_config(content: dict[str, Any], environment: Mapping[str, str]) -> ConnectorConfig:

@@ -137,7 +137,7 @@ class ControlState:
             if (subject.database, subject.slot) != (self._database, self._slot):
                 return
             content = None if value is None else msgspec.json.decode(value, type=_TYPES[subject.kind])
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ControlError(f"a control record cannot be read ({error}): who wrote it?") from None
         if subject.kind == "pause":
             self.pause = content if isinstance(content, Pause) else None

@@ -116,7 +116,7 @@ def decode_quarantine(value: bytes | None, headers: Mapping[str, bytes | str | N
             return msgspec.json.decode(value, type=Mark)
         if TABLE_HEADER in headers:
             return msgspec.json.decode(value, type=QuarantinedRow)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     return None
 

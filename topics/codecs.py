@@ -110,7 +110,7 @@ def decode_attempt(value: bytes | str | None) -> Attempt | RecordError:
         return RecordError("value", f"is longer than {MESSAGE_BYTES_MAX} bytes")
     try:
         return msgspec.json.decode(value, type=Attempt)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return RecordError("value", str(error))
 
 

@@ -206,7 +206,7 @@ def _form(part: Part, content: bytes | str | None) -> Any:
     if part != "bytes":
         try:
             return msgspec.json.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass
     return base64.b64encode(raw).decode()
 

@@ -82,7 +82,7 @@ def read_anchors(path: Path) -> KeptAnchors:
             given = json.loads(line)
             place = str(given["topic"]), int(given["partition"])
             kept.setdefault(place, {})[int(given["chain_seq"])] = bytes.fromhex(given["hash"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise CommandError(f"--anchors: line {number} of {path} is not one of `outrider audit anchors`") from None
     if not kept:
         raise CommandError(f"--anchors: {path} holds no anchor")

@@ -35,7 +35,7 @@ def read_plan(path: Path) -> Plan:
         raise OffsetsError(f"{path} is larger than any plan")
     try:
         plan = msgspec.json.decode(content, type=Plan)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise OffsetsError(f"{path} is no plan: {error}") from None
     if plan.format != PLAN_FORMAT:
         raise OffsetsError(f"{path} has the format {plan.format!r}, and this program reads {PLAN_FORMAT!r}: plan again")

@@ -99,10 +99,10 @@ def read_source(path: Path) -> Source:
         return parse_source(path.stem, tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise SourceFileError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SourceFileError(f"{path} is no TOML: {error}") from None
     except SourceFileError as error:
         raise SourceFileError(f"{path}: {error}") from None
+    except (ValueError, RecursionError) as error:  # a number may have too many digits, a list too many lists in it
+        raise SourceFileError(f"{path} is no TOML: {error}") from None
 
 
 def parse_source(source_id: str, content: dict[str, Any]) -> Source:
@@ -111,6 +111,9 @@ def parse_source(source_id: str, content: dict[str, Any]) -> Source:
         file = msgspec.convert(content, _File)
     except msgspec.ValidationError as error:
         raise SourceFileError(str(error)) from None
+    for key, text in (("description", file.description), ("role", file.role or "")):
+        if "\0" in text:
+            raise SourceFileError(f"{key} has a NUL in it")
     sharded = {"shards", "shard_count"} if file.shards > 1 else set[str]()
     own = {"shards", "shard_count"}
     time_zone = file.time_zone or "UTC"

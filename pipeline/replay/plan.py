@@ -150,7 +150,7 @@ def checked_plan(content: bytes) -> Plan:
     """Raises ReplayError."""
     try:
         plan = msgspec.json.decode(content, type=Plan)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ReplayError(f"is no plan: {error}") from None
     if plan.format != PLAN_FORMAT:
         raise ReplayError(f"has the format {plan.format!r}, and this program reads {PLAN_FORMAT!r}: plan again")
