@@ -80,7 +80,7 @@ def read_position(
             found = _last_value(reader, key, range(end), deadline)
     try:
         return None if found is None else decode_position(found)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigurationError(f"the position in topic {topic} cannot be read ({error}): who wrote it?") from None
 
 

@@ -6,6 +6,7 @@ one line on stderr; a traceback is a defect.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.util
 import os
@@ -42,6 +43,8 @@ COMMAND_MODULES = (
     "settings_commands",
 )
 
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
 
 def build_app(words: Sequence[str] = ()) -> typer.Typer:
     """The whole tree; for a command line that starts a component only that, since it is to load only what it uses."""
@@ -68,7 +71,11 @@ def _tree() -> None:
 def main() -> None:
     """Entry point of the console script."""
     try:
-        build_app(sys.argv[1:])()
+        try:
+            build_app(sys.argv[1:])()
+        finally:
+            if sys.stdout is not None:  # as where a shell closed it
+                sys.stdout.flush()  # what it could not take is told here, not by the interpreter at its end
     except UsageError as error:
         _fail(str(error), exit_code=2)
     except (CommandError, SettingsError, MigrationError) as error:
@@ -86,8 +93,18 @@ def main() -> None:
         _fail(f"a value in the database cannot be shown or stored: {' '.join(str(error).split())}")
     except BrokenPipeError:
         # The reader of our output (head, less) left; nothing more can be said to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _say_no_more()
         sys.exit(1)
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        _say_no_more()
+        _fail(f"output cannot be written: {error.strerror}; make room, or write to another place")
+
+
+def _say_no_more() -> None:
+    """Else the interpreter tries once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, exit_code: int = 1) -> None:

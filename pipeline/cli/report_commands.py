@@ -23,7 +23,7 @@ from pipeline.ledger.reports import destination_exists
 from pipeline.offsets.errors import OffsetsError
 from pipeline.offsets.targets import parse_duration
 from pipeline.report.counting import Report, make_report
-from pipeline.report.receiver_list import ReceiverListError, read_receiver_list
+from pipeline.report.receiver_list import ReceiverListError, bounded_lines, read_receiver_list
 from pipeline.report.render_csv import write_csv
 from pipeline.report.render_html import write_html
 from pipeline.report.render_json import write_json
@@ -88,7 +88,7 @@ def report(
         # Opened before the long work, so that a name that cannot be is told at once.
         csv = None if csv_file is None else stack.enter_context(_new_file(csv_file))
         html = None if html_file is None else stack.enter_context(_new_file(html_file))
-        ids = None if receiver is None else read_receiver_list(stack.enter_context(_lines(receiver)))
+        ids = None if receiver is None else read_receiver_list(bounded_lines(stack.enter_context(_lines(receiver))))
         made = make_report(session, settings, scope, settling, receiver_ids=ids, progress=_progress)
         _clear_progress()
         if csv is not None:

@@ -10,14 +10,17 @@ from pipeline.replay.errors import ReplayError
 from pipeline.replay.plan import IdList
 from topics.codecs import IDENTITY_BYTES_MAX
 
+LINE_BYTES_MAX = 64 * 1024
+"""Also of one without an end, as of a file that is none of text: no more is read at once."""
+
 
 def read_ids(path: Path) -> Iterator[str]:
     """In the order of the file, which may have one more than once. Raises ReplayError."""
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(iter(lambda: file.readline(LINE_BYTES_MAX), b""), start=1):
                 content = line.strip()
-                if len(content) > IDENTITY_BYTES_MAX or b"\0" in content:
+                if len(content) > IDENTITY_BYTES_MAX or b"\0" in content or len(line) == LINE_BYTES_MAX:
                     raise ReplayError(f"{path} line {number} is no delivery's id")
                 if content:
                     yield content.decode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from typing import TextIO
 
 ID_CHARACTERS_MAX = 1_024
 LINE_CHARACTERS_MAX = 1_048_576
@@ -13,6 +14,11 @@ ID_FIELDS = ("delivery_id", "webhook-id", "webhook_id", "idempotency_key", "id")
 
 class ReceiverListError(ValueError):
     """A line names no delivery; the message says which."""
+
+
+def bounded_lines(file: TextIO) -> Iterator[str]:
+    """Its lines. One that is too long comes in parts, of which the first is refused, and is not read to its end."""
+    return iter(lambda: file.readline(LINE_CHARACTERS_MAX + 1), "")
 
 
 def read_receiver_list(lines: Iterable[str]) -> Iterator[str]:

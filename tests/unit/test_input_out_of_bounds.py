@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,9 @@ from pipeline.offsets import plan_file
 from pipeline.offsets.errors import OffsetsError
 from pipeline.reconcile.source_file import SourceFileError, read_source
 from pipeline.replay.errors import ReplayError
+from pipeline.replay.id_list import LINE_BYTES_MAX, read_ids
 from pipeline.replay.plan import read_plan
+from pipeline.report.receiver_list import LINE_CHARACTERS_MAX, ReceiverListError, bounded_lines, read_receiver_list
 from topics.codecs import RecordError, decode_attempt
 
 NESTED = b'{"later": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
@@ -64,3 +69,37 @@ def test_toml_files_are_named(tmp_path: Path, content: bytes) -> None:
         read_source(file)
     with pytest.raises(ConfigurationError, match=r"wrong\.toml is no TOML"):
         read_config(file, {})
+
+
+@pytest.mark.parametrize("begin", ["x", "{"])
+def test_a_line_of_a_receiver_without_an_end_is_not_read_to_it(begin: str) -> None:
+    file = io.StringIO(begin + "x" * 3 * LINE_CHARACTERS_MAX)
+    with pytest.raises(ReceiverListError, match="line 1"):
+        list(read_receiver_list(bounded_lines(file)))
+    assert file.tell() == LINE_CHARACTERS_MAX + 1
+    assert list(read_receiver_list(bounded_lines(io.StringIO("a\n\nb")))) == ["a", "b"]
+
+
+@pytest.mark.parametrize("byte", [b"x", b" ", b"\0"])
+def test_a_line_of_ids_without_an_end_is_none(tmp_path: Path, byte: bytes) -> None:
+    file = tmp_path / "ids"
+    file.write_bytes(b"a\n" + byte * 3 * LINE_BYTES_MAX)
+    with pytest.raises(ReplayError, match="line 2 is no delivery's id"):
+        list(read_ids(file))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full, which stands for a full disk")
+def test_output_that_finds_no_room_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "pipeline.cli", "settings", "sample"],
+            check=False,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines() == [
+        "outrider: output cannot be written: No space left on device; make room, or write to another place"
+    ]
