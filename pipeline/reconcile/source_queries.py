@@ -8,10 +8,11 @@ from datetime import datetime
 from typing import Any, LiteralString
 
 from psycopg.rows import TupleRow
+from psycopg.types.json import set_json_loads
 
 from pipeline.ledger.pool import Connection
 from pipeline.reconcile.source_file import Source
-from pipeline.reconcile.source_rows import DUE, ClaimedRow, Column, SourceError, check_columns, claimed_rows
+from pipeline.reconcile.source_rows import DUE, ClaimedRow, Column, SourceError, check_columns, claimed_rows, read_json
 
 _SESSION = "select set_config('enable_seqscan', %s, true), set_config('role', %s, true)"
 
@@ -93,7 +94,9 @@ async def _rows(
     # Sessions of the ledger do without sequential scans, which suits its own statements, and none that others wrote.
     await connection.execute(_SESSION, ("on", source.role or "none"))
     # Planned each time: what suits an empty page suits no full one.
-    cursor = await connection.execute(statement, parameters, prepare=False)
+    cursor = connection.cursor()
+    set_json_loads(read_json, cursor)
+    await cursor.execute(statement, parameters, prepare=False)
     if cursor.description is None:
         raise SourceError("a statement gives no rows: end an update with returning")
     columns = [Column(column.name, column.type_code) for column in cursor.description]

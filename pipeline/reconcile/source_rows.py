@@ -6,6 +6,7 @@ wrong with one row's values is that row's refusal.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,6 +33,7 @@ DUE: Mapping[str, Mapping[int, str]] = {"event_id": _TEXT, "due_at": _TIME}
 
 CONTENT_TYPE = "application/json"
 TEXT_SHOWN = 80
+_UNREADABLE = "JSON that cannot be read"
 
 
 class SourceError(Exception):
@@ -94,19 +96,43 @@ def _claimed(source: Source, values: dict[str, Any]) -> ClaimedRow:
     if not values["event_id"]:
         raise SourceError("claim gives a row whose event_id is empty or NULL, so it cannot be passed over")
     payload = values["payload"]
+    headers = {} if values.get("headers") is None else values["headers"]
+    are_headers_texts = _are_texts(headers)
     event = EventToAdmit(
         event_id=values["event_id"],
         event_type=values["event_type"],
         payload=payload.encode() if isinstance(payload, str) else payload,
         content_type=values.get("content_type") or CONTENT_TYPE,
-        headers={} if values.get("headers") is None else values["headers"],
+        headers=headers if are_headers_texts else {},
         destinations=None if values.get("destinations") is None else tuple(values["destinations"]),
         deliver_at=values.get("deliver_at"),
     )
     refusal = None
     if event.event_type not in source.event_types:
         refusal = f"event_type {shown(event.event_type)} is not among the source's event_types"
+    elif not are_headers_texts:
+        refusal = "headers is not a JSON object of texts"
     return ClaimedRow(event, values.get("due_at"), refusal)
+
+
+def read_json(text: str | bytes) -> object:
+    """The value. What nests too deep or has too long a number becomes a text, which is no headers: its row is refused."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return _UNREADABLE
+
+
+def _are_texts(headers: object) -> bool:
+    """Whether admission can be asked about them: not every number can be written again, nor half a character."""
+    if not isinstance(headers, dict) or not all(isinstance(text, str) for text in headers.values()):
+        return False
+    try:
+        for name, text in headers.items():
+            f"{name}{text}".encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def shown(text: object) -> str:

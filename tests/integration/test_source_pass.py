@@ -300,3 +300,29 @@ async def test_admission_itself_may_take_a_row_off_what_is_due(pool: Pool, conne
     results = await asyncio.gather(*(run_source_pass(pool, source(claim=claim, page_rows=20), TIMER) for _ in range(3)))
     assert [result.error for result in results] == [None] * 3
     assert sum(result.tally.admitted for result in results) == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        '{"n": ' + "9" * 5_000 + "}",
+        '{"n": 99999999999999999999}',
+        '{"n": 1e400}',
+        '{"n": ' + "[" * 3_000 + "]" * 3_000 + "}",
+        '{"n": "\\ud800"}',
+        '["n"]',
+    ],
+    ids=["long number", "more than 64 bits", "more than a float", "nested", "half a character", "list"],
+)
+async def test_headers_that_are_no_texts_refuse_their_row_alone(
+    pool: Pool, connection: psycopg.Connection, headers: str
+) -> None:
+    add_assets(connection, 1, 3)
+    claim = CLAIM.replace(
+        "a.processed_at as due_at",
+        f"a.processed_at as due_at, case a.asset_id when 2 then '{headers}'::json end as headers",
+    )
+    result = await run_source_pass(pool, source(claim=claim), TIMER)
+    assert result.error is None
+    assert result.refusals == {"asset-2": "headers is not a JSON object of texts"}
+    assert result.tally.admitted == 2
