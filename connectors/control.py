@@ -134,11 +134,16 @@ class ControlState:
         """Take in the next record; those of other slots change nothing. Raises ControlError."""
         try:
             subject = msgspec.json.decode(key or b"", type=Subject)
-            if (subject.database, subject.slot) != (self._database, self._slot):
-                return
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return  # says whom it means to nobody of ours, so it is no word to this slot
+        if (subject.database, subject.slot) != (self._database, self._slot):
+            return
+        try:
             content = None if value is None else msgspec.json.decode(value, type=_TYPES[subject.kind])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ControlError(f"a control record cannot be read ({error}): who wrote it?") from None
+            raise ControlError(
+                f"a control record cannot be read ({error}): a newer connector wrote it, or another program. Its key is {key!r}"
+            ) from None
         if subject.kind == "pause":
             self.pause = content if isinstance(content, Pause) else None
         elif subject.kind == "release":

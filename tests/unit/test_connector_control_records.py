@@ -89,13 +89,18 @@ def test_no_more_keys_are_held_than_may_be() -> None:
         Holding("control", "db", "s", {}, keys_max=1).hold("t", b"x" * 20_000, WHY)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [(None, None), (b"{}", b"{}"), (subject("pause"), b"{"), (subject("held"), b'{"reason": 1}'), (b"\xff", b"{}")],
-)
-def test_what_nobody_of_ours_wrote_is_an_error(key: bytes | None, value: bytes | None) -> None:
-    with pytest.raises(ControlError, match="who wrote it"):
+@pytest.mark.parametrize(("key", "value"), [(subject("pause"), b"{"), (subject("held"), b'{"reason": 1}')])
+def test_a_word_to_this_slot_that_cannot_be_read_is_an_error(key: bytes, value: bytes) -> None:
+    with pytest.raises(ControlError, match="cannot be read") as caught:
         ControlState("db", "s").apply(key, value)
+    assert repr(key) in str(caught.value)
+
+
+@pytest.mark.parametrize("key", [None, b"{}", b"\xff"])
+def test_a_record_that_names_no_slot_is_no_word_to_this_one(key: bytes | None) -> None:
+    state = ControlState("db", "s")
+    state.apply(key, b"{}")
+    assert (state.pause, state.releases, state.held) == (None, {}, {})
 
 
 def test_a_selection_takes_named_entries_or_what_matches_below_its_end() -> None:
