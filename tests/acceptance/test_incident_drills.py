@@ -8,15 +8,23 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC
+from functools import partial
 from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import sql
 
+from pipeline.stack.child_process import ChildProcess
+from pipeline.stack.ports import free_ports
 from tests.fixtures.components import StartComponent
+from tests.fixtures.databases import database_name, drop_database
 from tests.support.delivery_world import Received, World, opened, wait_until
-from tests.support.documented_drill import Shell, documented_commands
+from tests.support.documented_drill import Shell, documented_commands, documented_statements
+from tests.support.health import get
 
+LOST_EFFECTS = "A receiver lost six hours of effects"
+RESTORED = "The database was restored to an older state"
 KEPT = 5
 LOST = 40
 PAUSE_SECONDS = 0.05
@@ -107,7 +115,7 @@ def test_a_receiver_that_lost_hours_of_effects_has_them_again(
     said: dict[str, str] = {}
     with live_traffic(database) as live:
         wait_until(seen_since, "live traffic flows")
-        for command in documented_commands("A receiver lost six hours of effects"):
+        for command in documented_commands(LOST_EFFECTS):
             if " replay report " in command:
                 wait_until(lambda: set(lost) <= {r.delivery_id for r in seen_since()}, "all that was lost has come")
                 wait_until(lambda: succeeded(world, lost), "the ledger knows")
@@ -132,6 +140,90 @@ def test_a_receiver_that_lost_hours_of_effects_has_them_again(
     # Live traffic went on between the first and the last of the replayed.
     places = [place for place, r in enumerate(again) if r.delivery_id in bodies]
     assert any(r.delivery_id in live for r in again[places[0] : places[-1]])
+
+
+def test_a_database_that_was_restored_is_rebuilt_and_no_receiver_sees_an_effect_twice(
+    world: World, component: StartComponent, shell: Shell, database: str, postgres_dsn: str
+) -> None:
+    running: dict[str, ChildProcess] = {}
+
+    def start(*names: str) -> None:
+        for name in names:
+            (port,) = free_ports(1)
+            running[name] = component(name, health_port=port, reconciler_interval_seconds=0.2)
+            if name == "connector":
+                wait_until(partial(is_ready, port), "the connector streams")
+
+    def stop(*names: str) -> None:
+        for name in names:
+            if (process := running.pop(name, None)) is not None:
+                assert process.terminate(40) == 0
+
+    def admitted(first: int, count: int) -> dict[str, bytes]:
+        return {world.admit(f"e{n}", "acme", payload=payload(n))[0]: payload(n) for n in range(first, first + count)}
+
+    start("connector", "worker", "audit", "reconciler")
+    before = admitted(0, 8)
+    wait_until(lambda: world.states() == {"succeeded": 8}, "what the backup has is delivered")
+    stop("connector", "worker", "audit", "reconciler")
+    backup = copied(world, postgres_dsn, database)
+    start("connector", "worker", "audit", "reconciler")
+    delivered = admitted(8, 12)
+    wait_until(lambda: world.states() == {"succeeded": 20}, "what the backup lacks is delivered")
+    stop("worker", "reconciler")
+    due = admitted(20, 5)
+    wait_until(lambda: len(world.records(world.dispatch)) == 25, "some is in the topic, and no worker had it")
+
+    said: dict[str, str] = {}
+    for command in documented_commands(RESTORED):
+        match command.split()[:3]:
+            case ["docker", "compose", "stop"]:
+                stop(*command.split()[3:])
+                restored(world, postgres_dsn, database, backup)
+                assert world.states() == {"succeeded": 8}
+                for statement in documented_statements(RESTORED):
+                    world.ledger.execute(statement.encode())
+            case ["docker", "compose", "start"]:
+                start(*(name for name in command.split()[3:] if name != "api"))
+            case _:
+                if " reconcile report " in command:
+                    wait_until(lambda: world.states() == {"succeeded": 25}, "what was due is delivered")
+                said[command] = shell.run(command)
+
+    assert "slot missing" in output(said, "connector plan")
+    assert "would restore" in output(said, "--out rebuild.plan")
+    assert "no difference" in output(said, "reconcile report")
+    assert Counter(r.delivery_id for r in world.receiver.received) == dict.fromkeys({**before, **delivered, **due}, 1)
+    assert {r.delivery_id: r.body for r in world.receiver.received} == {**before, **delivered, **due}
+    # It goes on as if nothing had been.
+    after = admitted(25, 1)
+    wait_until(lambda: world.states() == {"succeeded": 26}, "new ones are delivered")
+    assert [r.delivery_id for r in world.receiver.received][25:] == list(after)
+
+
+def copied(world: World, postgres_dsn: str, database: str) -> str:
+    """A backup: the whole database under another name. Nothing may be connected meanwhile."""
+    world.ledger.close()
+    backup = f"{database_name(database)}_backup"
+    copy = sql.SQL("create database {} template {}")
+    with psycopg.connect(postgres_dsn, autocommit=True) as admin:
+        admin.execute(copy.format(sql.Identifier(backup), sql.Identifier(database_name(database))))
+    world.ledger = psycopg.connect(database, autocommit=True)
+    return backup
+
+
+def restored(world: World, postgres_dsn: str, database: str, backup: str) -> None:
+    """The database and its slot are gone, and the backup stands in its place, as after a restore into the same server."""
+    world.ledger.close()
+    drop_database(postgres_dsn, database_name(database))
+    rename = sql.SQL("alter database {} rename to {}")
+    with psycopg.connect(postgres_dsn, autocommit=True) as admin:
+        admin.execute(rename.format(sql.Identifier(backup), sql.Identifier(database_name(database))))
+    world.ledger = psycopg.connect(database, autocommit=True)
+
+
+def is_ready(port: int) -> bool:
+    return get(port, "/readyz")[0] == 200
 
 
 def succeeded(world: World, delivery_ids: list[str]) -> bool:

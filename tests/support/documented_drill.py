@@ -20,11 +20,22 @@ RUN_ID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]
 
 def documented_commands(heading: str) -> list[str]:
     """The commands of all console blocks below the heading, in their order."""
-    section = PAGE.read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    blocks = re.findall(r"```console\n(.*?)```", section, re.DOTALL)
+    blocks = _blocks(heading, "console")
     commands = [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
     assert commands, heading
     return commands
+
+
+def documented_statements(heading: str) -> list[str]:
+    """The SQL blocks below the heading, in their order."""
+    statements = _blocks(heading, "sql")
+    assert statements, heading
+    return statements
+
+
+def _blocks(heading: str, language: str) -> list[str]:
+    section = PAGE.read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
 
 
 @dataclass(slots=True)
@@ -38,7 +49,7 @@ class Shell:
     def run(self, command: str) -> str:
         """Standard output of a command that must end as the page says: with 0, or with its ``# exit code``.
 
-        The first run that `replay run` or `offsets apply` names stands for RUN from then on.
+        The run that `replay run` makes stands for RUN from then on.
         """
         here = command
         for word, name in self.names.items():
