@@ -6,6 +6,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC
 from functools import partial
@@ -28,6 +29,7 @@ RESTORED = "The database was restored to an older state"
 KEPT = 5
 LOST = 40
 PAUSE_SECONDS = 0.05
+STOP_SECONDS = 40
 
 
 @pytest.fixture
@@ -148,16 +150,17 @@ def test_a_database_that_was_restored_is_rebuilt_and_no_receiver_sees_an_effect_
     running: dict[str, ChildProcess] = {}
 
     def start(*names: str) -> None:
-        for name in names:
-            (port,) = free_ports(1)
+        ports = dict(zip(names, free_ports(len(names)), strict=True))
+        for name, port in ports.items():
             running[name] = component(name, health_port=port, reconciler_interval_seconds=0.2)
-            if name == "connector":
-                wait_until(partial(is_ready, port), "the connector streams")
+        if names == ("connector",):
+            wait_until(partial(is_ready, ports["connector"]), "the connector streams")
 
     def stop(*names: str) -> None:
-        for name in names:
-            if (process := running.pop(name, None)) is not None:
-                assert process.terminate(40) == 0
+        """All at once."""
+        ending = [running.pop(name) for name in names if name in running]
+        with ThreadPoolExecutor() as pool:
+            assert set(pool.map(lambda process: process.terminate(STOP_SECONDS), ending)) == {0}
 
     def admitted(first: int, count: int) -> dict[str, bytes]:
         return {world.admit(f"e{n}", "acme", payload=payload(n))[0]: payload(n) for n in range(first, first + count)}
