@@ -33,11 +33,7 @@ RowReader: TypeAlias = Callable[[bytes], Parts | None]
 
 UNUSUAL: Final = (*VALUE_ERRORS, BinaryUnsupportedError)
 
-# Bytes of the binary form of types that have always the same, by their OID: bool, bigint, smallint, integer, oid, real, double
-# precision, date, timestamp, timestamptz, uuid. A value of another length is left to the general way.
-_WIDTHS: Final = {16: 1, 20: 8, 21: 2, 23: 4, 26: 4, 700: 4, 701: 8, 1082: 4, 1114: 8, 1184: 8, 2950: 16}
 _INSERT_HEAD = struct.Struct(">cIcH")
-_LEAD = struct.Struct(">cI")
 _LENGTH = struct.Struct(">I").unpack_from
 
 
@@ -67,7 +63,6 @@ class _Source:
         self._route = route
         self._places = places
         self._codecs = [codec_of(column.type_oid) for column in relation.columns]
-        self._widths = [_WIDTHS.get(column.type_oid) for column in relation.columns]
         self._wanted = {places[name] for name in route.record_columns}
         head = _INSERT_HEAD.pack(b"I", relation.oid, b"N", len(self._codecs))
         self._start = XLOG_HEADER_BYTES
@@ -89,20 +84,12 @@ class _Source:
 
     def _column(self, number: int) -> Iterator[str]:
         """A kind that is neither binary nor NULL ends the reading."""
-        wanted, width = number in self._wanted, self._widths[number]
-        if width is None:
-            yield f"  if data[end] == {ord('b')}:"
-            yield "    start = end + 5"
-            yield "    end = start + length(data, end + 1)[0]"
-            if wanted:
-                yield f"    v{number} = data[start:end]"
-        else:
-            # Kind and length in one comparison, which costs half of reading the length.
-            self.constants[f"lead{width}"] = _LEAD.pack(b"b", width)
-            yield f"  if data[end:end + 5] == lead{width}:"
-            if wanted:
-                yield f"    v{number} = data[end + 5:end + {5 + width}]"
-            yield f"    end += {5 + width}"
+        wanted = number in self._wanted
+        yield f"  if data[end] == {ord('b')}:"
+        yield "    start = end + 5"
+        yield "    end = start + length(data, end + 1)[0]"
+        if wanted:
+            yield f"    v{number} = data[start:end]"
         yield f"  elif data[end] == {ord('n')}:"
         yield "    end += 1"
         if wanted:
