@@ -56,7 +56,9 @@ class Load:
     def _run(self) -> None:
         with connect(self._database) as connection:
             while not self._ended.wait(0.05):
-                add_assets(connection, self.made + 1, 10)
+                # Due after they are committed: no look can see before that what was due already.
+                due_at = scalar(connection, "select clock_timestamp() + interval '1 second'")
+                add_assets(connection, self.made + 1, 10, processed_at=due_at)
                 self.made += 10
 
 
