@@ -14,6 +14,7 @@ import msgspec
 
 from pipeline.ledger.replay import Choice, Source
 from pipeline.ledger.replay_plan import Count, Sampled
+from pipeline.offsets.plan_file import decode_plan, read_bounded, write_once
 from pipeline.replay.errors import ReplayError
 
 PLAN_FORMAT: Final = "outrider replay plan 1"
@@ -121,25 +122,12 @@ def sealed(plan: Plan) -> Plan:
 
 def write_plan(plan: Plan, path: Path) -> None:
     """Raises ReplayError; a file that is there already is left alone."""
-    content = msgspec.json.format(msgspec.json.encode(plan), indent=2) + b"\n"
-    try:
-        with path.open("xb") as file:
-            file.write(content)
-    except FileExistsError:
-        raise ReplayError(f"{path} is there already: name another file with --out") from None
-    except OSError as error:
-        raise ReplayError(f"{path} cannot be written: {error.strerror}") from None
+    write_once(plan, path, ReplayError)
 
 
 def read_plan(path: Path) -> Plan:
     """Raises ReplayError for a file that is none of ours, or was edited."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(BYTES_MAX + 1)
-    except OSError as error:
-        raise ReplayError(f"{path} cannot be read: {error.strerror}") from None
-    if len(content) > BYTES_MAX:
-        raise ReplayError(f"{path} is larger than any plan")
+    content = read_bounded(path, BYTES_MAX, ReplayError)
     try:
         return checked_plan(content)
     except ReplayError as error:
@@ -148,12 +136,7 @@ def read_plan(path: Path) -> Plan:
 
 def checked_plan(content: bytes) -> Plan:
     """Raises ReplayError."""
-    try:
-        plan = msgspec.json.decode(content, type=Plan)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ReplayError(f"is no plan: {error}") from None
-    if plan.format != PLAN_FORMAT:
-        raise ReplayError(f"has the format {plan.format!r}, and this program reads {PLAN_FORMAT!r}: plan again")
+    plan = decode_plan(content, Plan, PLAN_FORMAT, ReplayError)
     if plan.checksum != _checksum(plan):
         raise ReplayError("was changed after it was planned: plan again")
     return plan
