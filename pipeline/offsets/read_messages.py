@@ -73,7 +73,15 @@ def read_messages(
     ]
     if not starts:
         return readings
-    consumer = Consumer(_configuration(connection))
+    consumer = Consumer(
+        reader_configuration(
+            connection,
+            "outrider-offsets-reader",  # the client wants one; nothing is joined or committed
+            queued_max_messages_kbytes=QUEUED_KIB,
+            queued_min_messages=QUEUED_MESSAGES,
+            fetch_max_bytes=FETCH_BYTES,
+        )
+    )
     try:
         consumer.assign(starts)
         _read(consumer, readings, limits, on_message, progress)
@@ -98,7 +106,7 @@ def _read(
     next_progress = time.monotonic() + PROGRESS_SECONDS
     while open_places and time.monotonic() < deadline:
         for message in consumer.consume(BATCH, POLL_SECONDS):
-            place = _place(message)
+            place = place_of(message)
             if place is None or place not in open_places:
                 continue
             reading = readings[place]
@@ -132,7 +140,8 @@ def _take(reading: Reading, message: Message, messages_max: int | None) -> bool:
     return True
 
 
-def _place(message: Message) -> Place | None:
+def place_of(message: Message) -> Place | None:
+    """Raises KafkaException where the client can do no more."""
     topic, partition = message.topic(), message.partition()
     if topic is None or partition is None:
         error = message.error()
@@ -142,19 +151,19 @@ def _place(message: Message) -> Place | None:
     return Place(topic, partition)
 
 
-def _configuration(connection: KafkaConnection) -> dict[str, Any]:
+def reader_configuration(connection: KafkaConnection, group: str, **bounds: int) -> dict[str, Any]:
+    """Of a consumer that is told what to read, as a read_committed reader; ``bounds`` of what it holds ahead, with
+    underscores for the dots of their names."""
     return {
         **connection.librdkafka(),
-        "group.id": "outrider-offsets-reader",  # the client wants one; nothing is joined or committed
+        "group.id": group,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "isolation.level": "read_committed",
         "enable.partition.eof": True,
         # Retention may take the start of a stretch while we read: what is left still counts.
         "auto.offset.reset": "earliest",
-        "queued.max.messages.kbytes": QUEUED_KIB,
         "fetch.queue.backoff.ms": 5,  # else a client whose room is full asks again only a second later
-        "queued.min.messages": QUEUED_MESSAGES,
-        "fetch.max.bytes": FETCH_BYTES,
         "log_level": 0,
+        **{name.replace("_", "."): bound for name, bound in bounds.items()},
     }

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from pipeline.offsets.places import Place, Stretch
+from pipeline.offsets.read_messages import place_of, reader_configuration
 from pipeline.replay.errors import ReplayError
 from topics.security import KafkaConnection
 
@@ -47,7 +48,16 @@ class TopicScan:
         self._stretches = {place: stretch for place, stretch in stretches.items() if stretch.span}
         self._next = {place: stretch.start for place, stretch in self._stretches.items()}
         self._committed = dict[Place, int]()
-        self._consumer = Consumer(_configuration(connection, group))
+        self._consumer = Consumer(
+            reader_configuration(
+                connection,
+                group,
+                queued_max_messages_kbytes=QUEUED_KIB,
+                queued_min_messages=QUEUED_MESSAGES,
+                max_partition_fetch_bytes=FETCH_BYTES,
+                fetch_max_bytes=8 * FETCH_BYTES,
+            )
+        )
 
     def __enter__(self) -> Self:
         self._consumer.assign([TopicPartition(p.topic, p.partition, s.start) for p, s in self._stretches.items()])
@@ -68,7 +78,7 @@ class TopicScan:
             while open_places:
                 batch = Batch()
                 for message in self._consumer.consume(BATCH, POLL_SECONDS):
-                    place = _place(message)
+                    place = place_of(message)
                     if place in open_places and place is not None and self._take(batch, place, message):
                         open_places.discard(place)
                         self._consumer.pause([TopicPartition(place.topic, place.partition)])
@@ -112,32 +122,3 @@ class TopicScan:
 
 def _offsets(reached: Mapping[Place, int]) -> list[TopicPartition]:
     return [TopicPartition(place.topic, place.partition, offset) for place, offset in reached.items()]
-
-
-def _place(message: Message) -> Place | None:
-    topic, partition = message.topic(), message.partition()
-    if topic is None or partition is None:
-        error = message.error()
-        if error is not None and error.fatal():
-            raise KafkaException(error)
-        return None  # of the client as a whole, such as a broker that went away: it connects again
-    return Place(topic, partition)
-
-
-def _configuration(connection: KafkaConnection, group: str) -> dict[str, Any]:
-    return {
-        **connection.librdkafka(),
-        "group.id": group,
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "isolation.level": "read_committed",
-        "enable.partition.eof": True,
-        # Retention may take the start of a stretch: what is left still counts, and what is gone is told.
-        "auto.offset.reset": "earliest",
-        "queued.max.messages.kbytes": QUEUED_KIB,
-        "fetch.queue.backoff.ms": 5,  # else a client whose room is full asks again only a second later
-        "queued.min.messages": QUEUED_MESSAGES,
-        "max.partition.fetch.bytes": FETCH_BYTES,
-        "fetch.max.bytes": 8 * FETCH_BYTES,
-        "log_level": 0,
-    }
