@@ -11,19 +11,18 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import psycopg
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
+from pipeline.audit.client_messages import message_of
 from pipeline.audit.metrics import BEHIND_SECONDS, DEFECTS, MESSAGES, REPEATED
-from pipeline.audit.records import Message, Reader, read_attempt, read_damaged, read_dispatch
+from pipeline.audit.records import Reader, read_attempt, read_damaged, read_dispatch
 from pipeline.ledger.audit import AuditRecord, ensure_audit_partitions, record_messages
 from pipeline.settings import Settings
 from topics.declarations import ATTEMPTS, DISPATCH
-from topics.message_headers import UnreadableHeadersError, headers_of
 
 BATCH_ROWS = 500
 POLL_SECONDS = 0.25
@@ -218,28 +217,16 @@ class _Session:
             )
 
     def _read(self, message: KafkaMessage) -> AuditRecord:
-        topic, partition, offset = message.topic(), message.partition(), message.offset()
-        if topic is None or partition is None or offset is None:
-            raise RuntimeError("a message without an error has a place")
-        key, value = message.key(), message.value()
-        plain = Message(
-            topic=topic,
-            partition=partition,
-            offset=offset,
-            timestamp_ms=message.timestamp()[1],
-            key=key.encode() if isinstance(key, str) else key,
-            value=value.encode() if isinstance(value, str) else value,
-            headers=(),
-        )
-        # Nothing that a message holds may end the audit: each would come again after the restart.
+        """Nothing that a message holds may end the audit: each would come again after the restart."""
+        plain, defect = message_of(message)
+        if defect is not None:
+            return read_damaged(plain, defect)
         try:
-            pairs = tuple(headers_of(message))
-        except UnreadableHeadersError as error:
-            return read_damaged(plain, str(error))
-        try:
-            return self._readers[topic](replace(plain, headers=pairs))
+            return self._readers[plain.topic](plain)
         except Exception as error:
-            _log.exception("message met a defect of its reader", topic=topic, partition=partition, offset=offset)
+            _log.exception(
+                "message met a defect of its reader", topic=plain.topic, partition=plain.partition, offset=plain.offset
+            )
             return read_damaged(plain, f"reader: {error!r}")
 
     def _commit(self, offsets: list[TopicPartition]) -> None:

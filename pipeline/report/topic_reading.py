@@ -9,6 +9,7 @@ from datetime import datetime
 import psycopg
 from confluent_kafka import Message as KafkaMessage
 
+from pipeline.audit.client_messages import message_of
 from pipeline.audit.records import Message, Reader, read_attempt, read_damaged, read_dispatch
 from pipeline.core.ids import message_identity
 from pipeline.ledger.audit import AuditRecord
@@ -16,7 +17,6 @@ from pipeline.ledger.report_tables import TopicMessage, copy_message, copying_me
 from pipeline.offsets.errors import OffsetsError
 from pipeline.offsets.places import Place, Stretch
 from pipeline.offsets.read_messages import Progress, ReadLimits, read_messages
-from topics.message_headers import UnreadableHeadersError, headers_of
 from topics.security import KafkaConnection
 
 READ_SECONDS = 24 * 3600.0
@@ -99,26 +99,8 @@ def to_topic_message(message: KafkaMessage, *, is_attempt: bool) -> TopicMessage
 
 def _read(message: KafkaMessage, reader: Reader) -> tuple[AuditRecord, str]:
     """The record, and the header ``id``."""
-    topic, partition, offset = message.topic(), message.partition(), message.offset()
-    if topic is None or partition is None or offset is None:
-        raise RuntimeError("a message without an error has a place")
-    key, value = message.key(), message.value()
-    timestamp_ms = message.timestamp()[1]
-
-    def plain(headers: tuple[tuple[str, bytes | str | None], ...]) -> Message:
-        return Message(
-            topic=topic,
-            partition=partition,
-            offset=offset,
-            timestamp_ms=timestamp_ms,
-            key=key.encode() if isinstance(key, str) else key,
-            value=value.encode() if isinstance(value, str) else value,
-            headers=headers,
-        )
-
-    try:
-        headers = tuple(headers_of(message))
-    except UnreadableHeadersError as error:
-        return read_damaged(plain(()), str(error)), ""
-    sent_id = dict(headers).get("id") or b""
-    return reader(plain(headers)), sent_id.decode(errors="replace") if isinstance(sent_id, bytes) else sent_id
+    plain, defect = message_of(message)
+    if defect is not None:
+        return read_damaged(plain, defect), ""
+    sent_id = dict(plain.headers).get("id") or b""
+    return reader(plain), sent_id.decode(errors="replace") if isinstance(sent_id, bytes) else sent_id
