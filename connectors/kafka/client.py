@@ -100,7 +100,7 @@ def headers_of(message: Message) -> dict[str, bytes | None]:
     """By name; of one that is repeated, the last counts. Empty where a name is no text: nothing of ours is like that.
 
     The client then returns a list with holes and leaves its exception behind. CPython calls a method directly once its
-    line is hot, and does not look for one; called from C it does.
+    line is hot, and does not look for one; called from C it does. topics/message_headers.py does so for other readers.
     """
     try:
         found: Any = _ask_headers(message) or ()

@@ -122,7 +122,7 @@ class TransactionalSink:
             _check_size(self._limits, topic, key, value, headers)
         if not self._is_open:
             if len(self._waiting) < WAITING_ROWS_MAX and not self._committer.is_flushed:
-                self._waiting.append((topic, value, key, headers))
+                self._waiting.append((topic, key, value, headers))
                 return
             self._begin()
         try:
@@ -200,12 +200,8 @@ class TransactionalSink:
         self._committer.wait_flushed(self._while_waiting)
         self._turn.begin()
         self._is_open = True
-        produce = self._turn.produce
-        for topic, value, key, headers in self._waiting:
-            try:
-                produce(topic, value, key, -1, None, None, 0, headers)
-            except (BufferError, KafkaException):
-                self._turn.put(topic, key, value, headers, self._while_waiting)
+        for topic, key, value, headers in self._waiting:
+            self.put(topic, key, value, headers, 0)  # their sizes were looked at
         self._waiting.clear()
 
 
