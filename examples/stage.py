@@ -10,6 +10,7 @@ import os
 import secrets
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from typing import Final, Protocol
 import psycopg
 from psycopg import sql
 
-from examples.receiver import Receiver
+from examples.receiver import Receiver, Request
 from pipeline.ledger.migrate import migrate_up
 from pipeline.settings import load_settings
 from pipeline.stack.child_process import ChildProcess
@@ -131,6 +132,23 @@ class Stage:
     def states(self) -> dict[str, int]:
         """Deliveries by state."""
         return dict(self.admin.execute("select state, count(*) from outrider.delivery group by 1").fetchall())
+
+    def kill_after_acceptance(self) -> tuple[Request, ChildProcess]:
+        """Start a worker, and kill it when the receiver has applied a request but not answered; both of them."""
+        applied, free = threading.Event(), threading.Event()
+
+        def after(_: str) -> None:
+            applied.set()
+            free.wait(30)
+
+        self.receiver.after = after
+        worker = self.start("worker")
+        self.wait(applied.is_set, "the receiver has accepted")
+        (accepted, *_) = self.receiver.requests
+        worker.kill()
+        self.receiver.after = lambda destination_id: None
+        free.set()
+        return accepted, worker
 
     def wait(self, condition: Callable[[], object], what: str, seconds: float = DEADLINE_SECONDS) -> None:
         """Poll until it holds. Raises ProofError that says ``what`` was awaited."""

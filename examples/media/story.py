@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -138,23 +137,12 @@ def _killed_after_the_publishing(stage: Stage, connector: ChildProcess) -> None:
 
 
 def _killed_after_the_receiver_accepted(stage: Stage) -> ChildProcess:
-    applied, free = threading.Event(), threading.Event()
-
-    def after(_: str) -> None:
-        applied.set()
-        free.wait(30)
-
-    stage.receiver.after = after
-    worker = stage.start("worker")
-    stage.wait(applied.is_set, "the receiver has accepted")
-    accepted = stage.receiver.requests[0].webhook_id
-    worker.kill()
-    stage.receiver.after = lambda destination_id: None
-    free.set()
+    accepted, worker = stage.kill_after_acceptance()
     worker.start()
     _all_terminal(stage)
     stage.prove(
-        _came_again(stage, accepted), "killed after the receiver accepted, the same id came again and was one effect"
+        _came_again(stage, accepted.webhook_id),
+        "killed after the receiver accepted, the same id came again and was one effect",
     )
     return worker
 

@@ -7,7 +7,6 @@ import os
 import secrets
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -139,19 +138,7 @@ def _the_same_minute_twice(stage: Stage, caller: Caller) -> None:
 
 
 def _a_worker_is_killed(stage: Stage) -> None:
-    applied, released = threading.Event(), threading.Event()
-
-    def after(_: str) -> None:
-        applied.set()
-        released.wait(30)
-
-    stage.receiver.after = after
-    worker = stage.start("worker")
-    stage.wait(applied.is_set, "a subscriber has applied an update")
-    (cut_off, *_) = stage.receiver.requests
-    worker.kill()
-    stage.receiver.after = lambda destination_id: None
-    released.set()
+    cut_off, _ = stage.kill_after_acceptance()
     stage.start("worker")
     _everything_delivered(stage)
     again = stage.receiver.of(cut_off.webhook_id)
