@@ -14,7 +14,7 @@ from pipeline.ledger.sources import take_wakeup, wake
 from pipeline.reconcile.source_pass import run_source_pass
 from pipeline.reconcile.source_result import SourcePassResult, Waking
 from tests.support.ledger_rows import connect, scalar, wait_until
-from tests.support.source_world import CLAIM, SOURCE_ID, add_assets, make_assets, set_modes, source
+from tests.support.source_world import CLAIM, SOURCE_ID, add_assets, business, source
 
 ROWS = 25
 STATEMENTS_MAX = 200
@@ -30,10 +30,7 @@ class KilledError(BaseException):
 
 @pytest.fixture
 def connection(database: str, role_dsns: dict[str, str]) -> Iterator[psycopg.Connection]:
-    with connect(database) as connection:
-        login = psycopg.conninfo.conninfo_to_dict(role_dsns["reconciler"])["user"]
-        make_assets(connection, reconciler=str(login))
-        set_modes(connection, "live")
+    with business(database, role_dsns, "live") as connection:
         yield connection
 
 

@@ -15,17 +15,14 @@ from pipeline.ledger.sources import Mode
 from pipeline.reconcile.source_pass import run_source_pass
 from pipeline.reconcile.source_result import SourcePassResult, Waking
 from tests.support.ledger_rows import connect, scalar, wait_until
-from tests.support.source_world import CLAIM, DUE, LOOKUP, add_assets, make_assets, set_modes, source
+from tests.support.source_world import CLAIM, DUE, LOOKUP, add_assets, business, set_modes, source
 
 TIMER = Waking(woken_by="interval")
 
 
 @pytest.fixture
 def connection(database: str, role_dsns: dict[str, str]) -> Iterator[psycopg.Connection]:
-    with connect(database) as connection:
-        login = psycopg.conninfo.conninfo_to_dict(role_dsns["reconciler"])["user"]
-        make_assets(connection, reconciler=str(login))
-        set_modes(connection, "live")
+    with business(database, role_dsns, "live") as connection:
         yield connection
 
 

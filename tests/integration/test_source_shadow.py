@@ -14,9 +14,9 @@ from pipeline.ledger.source_shadow import shadow_report
 from pipeline.reconcile.shadow import LookResult, look
 from pipeline.reconcile.source_pass import run_source_pass
 from pipeline.reconcile.source_result import Waking
-from tests.support.ledger_rows import connect, ledger, scalar
+from tests.support.ledger_rows import ledger, scalar
 from tests.support.program import Outrider
-from tests.support.source_world import CLAIM, DUE, SOURCE_ID, add_assets, make_assets, set_modes, source
+from tests.support.source_world import CLAIM, DUE, SOURCE_ID, add_assets, business, set_modes, source
 
 TIMER = Waking(woken_by="interval")
 LIVE_PATH = """
@@ -32,10 +32,7 @@ cross join lateral outrider.admit(
 
 @pytest.fixture
 def connection(database: str, role_dsns: dict[str, str]) -> Iterator[psycopg.Connection]:
-    with connect(database) as connection:
-        login = psycopg.conninfo.conninfo_to_dict(role_dsns["reconciler"])["user"]
-        make_assets(connection, reconciler=str(login))
-        set_modes(connection, "shadow")
+    with business(database, role_dsns, "shadow") as connection:
         yield connection
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from pipeline.reconcile.source_file import Source, parse_source
-from tests.support.ledger_rows import add_destination
+from tests.support.ledger_rows import add_destination, connect
 
 SOURCE_ID = "assets"
 EVENT_TYPE = "asset.processed"
@@ -87,6 +89,18 @@ def make_assets(connection: psycopg.Connection, *, reconciler: str) -> None:
     connection.execute(SCHEMA)
     connection.execute(f"grant select, update on public.asset to {reconciler}".encode())
     add_destination(connection, start_rate_per_second=10_000, burst=10_000)
+
+
+@contextmanager
+def business(
+    database: str, role_dsns: Mapping[str, str], mode: Literal["live", "shadow"]
+) -> Iterator[psycopg.Connection]:
+    """A superuser's session on a database with the table and its source's shards in this mode."""
+    with connect(database) as connection:
+        login = psycopg.conninfo.conninfo_to_dict(role_dsns["reconciler"])["user"]
+        make_assets(connection, reconciler=str(login))
+        set_modes(connection, mode)
+        yield connection
 
 
 def add_assets(connection: psycopg.Connection, first: int, count: int, **columns: Any) -> None:
