@@ -96,8 +96,8 @@ async def begin_look(connection: Connection, source_id: str) -> Beginning:
     return found
 
 
-async def record_seen(connection: Connection, source_id: str, rows: Sequence[Seen]) -> None:
-    """Each event at most once."""
+async def record_seen(connection: Connection, source_id: str, looked_from: datetime, rows: Sequence[Seen]) -> None:
+    """Each event at most once, of a look that began at ``looked_from``. Its claims are rolled back by now."""
     columns = {
         "event_ids": [row.event_id for row in rows],
         "due_ats": [row.due_at for row in rows],
@@ -106,7 +106,9 @@ async def record_seen(connection: Connection, source_id: str, rows: Sequence[See
         "by_claim": [row.by_claim for row in rows],
         "by_query": [row.by_query for row in rows],
     }
-    await connection.execute(query("source_shadow", "saw"), {"source_id": source_id, **columns})
+    await connection.execute(
+        query("source_shadow", "saw"), {"source_id": source_id, "looked_from": looked_from, **columns}
+    )
 
 
 async def mark_live(connection: Connection, source_id: str) -> int:

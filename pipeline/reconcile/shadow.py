@@ -11,7 +11,7 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -113,7 +113,7 @@ class _Look:
             beginning = await begin_look(connection, source_id)
             oldest = await oldest_due_seconds(connection, self._source, shards=self._shards)
             OLDEST_DUE_SECONDS.labels(source_id, "shadow").set(oldest)
-            saw_all = await self._see(connection)
+            saw_all = await self._see(connection, beginning.now)
             await mark_live(connection, source_id)
             since = beginning.shadow_since
             if beginning.looked_at is not None:
@@ -122,7 +122,7 @@ class _Look:
             await forget_seen(connection, source_id, days=KEPT_DAYS)
         self.is_complete = saw_all and found_all
 
-    async def _see(self, connection: Connection) -> bool:
+    async def _see(self, connection: Connection, began_at: datetime) -> bool:
         """What claim and direct query give now; whether that is all."""
         seen: dict[str, Seen] = {}
         saw_all = False
@@ -158,9 +158,8 @@ class _Look:
             )
         self.candidates = sum(row.by_claim for row in seen.values())
         self.direct = len(direct)
-        await record_seen(
-            connection, self._source.source_id, [row for row in seen.values() if row.by_claim or row.by_query]
-        )
+        rows = [row for row in seen.values() if row.by_claim or row.by_query]
+        await record_seen(connection, self._source.source_id, began_at, rows)
         return saw_all and len(direct) < self._source.pass_rows
 
     async def _find_live(self, connection: Connection, after: tuple[Any, str]) -> bool:

@@ -45,7 +45,9 @@ def example(bootstrap_servers: str, topic_prefix: str, tmp_path: Path) -> Path:
         "control": "compact",
     }
     topics = [
-        NewTopic(f"{topic_prefix}.{name}", 1, 1, config={"cleanup.policy": policy}) for name, policy in policies.items()
+        # The rows' moments are years old: what Kafka may drop by age, it would drop at its next look.
+        NewTopic(f"{topic_prefix}.{name}", 1, 1, config={"cleanup.policy": policy, "retention.ms": "-1"})
+        for name, policy in policies.items()
     ]
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     for created in admin.create_topics(topics).values():

@@ -128,16 +128,33 @@ async def test_ids_on_either_side_only_are_told(pool: Pool, connection: psycopg.
     assert live_only["candidate_lag_seconds"] is None
 
 
-async def test_rows_that_the_live_path_holds_in_that_moment_are_no_difference(
+async def test_rows_that_the_live_path_holds_are_no_difference_for_however_many_looks(
     pool: Pool, connection: psycopg.Connection, database: str
 ) -> None:
     add_assets(connection, 1, 10)
     with psycopg.connect(database) as live:
         live.execute(LIVE_PATH.encode(), (1, 10, '{"asset":'))
-        result = await looked(pool)
-        assert (result.candidates, result.direct) == (0, 10)
+        for _ in range(3):
+            result = await looked(pool)
+            assert (result.candidates, result.direct) == (0, 10)
+        assert rows(connection, grace_seconds=60) == {"waiting": 10}
+        # Held beyond the grace: as long as it lasts, nobody admits them.
+        assert rows(connection) == {"due_only": 10}
     await looked(pool)
     assert rows(connection) == {"between_looks": 10}
+
+
+async def test_rows_that_the_claim_passes_over_are_a_difference_when_the_live_path_admits_them(
+    pool: Pool, connection: psycopg.Connection
+) -> None:
+    claim = CLAIM.replace("where d.announced_at is null\n", "where d.announced_at is null and d.asset_id <> 3\n")
+    add_assets(connection, 1, 5)
+    for _ in range(2):
+        await looked(pool, claim=claim)
+    admit(connection, 1, 5)
+    await looked(pool, claim=claim)
+    assert rows(connection) == {"both": 4, "live_only": 1}
+    assert ids(connection, "live_only") == ["asset-3"]
 
 
 async def test_only_shadow_shards_are_compared(pool: Pool, connection: psycopg.Connection) -> None:

@@ -13,6 +13,8 @@ select coalesce((select min(h.changed_at) from outrider.source_shard h
 
 -- name: saw
 -- Adds one look to what is known. A row that the claim gave has its type and hash; one that the direct query gave has none.
+-- What an earlier look saw as due, and this look's claim did not give, is missed, unless another transaction held it. That one
+-- has an older number than this statement, which comes after the claim.
 insert into outrider.source_shadow as w (
   source_id, event_id, due_at, event_type, payload_sha256, candidate_at, candidate_looks, direct_at, direct_looks)
 select %(source_id)s, n.event_id, n.due_at, n.event_type, n.payload_sha256,
@@ -27,6 +29,9 @@ set due_at = coalesce(w.due_at, excluded.due_at),
     payload_sha256 = coalesce(excluded.payload_sha256, w.payload_sha256),
     candidate_at = coalesce(w.candidate_at, excluded.candidate_at),
     candidate_looks = w.candidate_looks + excluded.candidate_looks,
+    missed_in = coalesce(w.missed_in, case
+      when excluded.candidate_looks = 0 and w.direct_at < %(looked_from)s then pg_current_xact_id()
+    end),
     direct_at = coalesce(w.direct_at, excluded.direct_at),
     direct_looks = w.direct_looks + excluded.direct_looks
 
@@ -34,6 +39,7 @@ set due_at = coalesce(w.due_at, excluded.due_at),
 -- What waits and is admitted by now, by whoever is live.
 update outrider.source_shadow w
 set live_at = e.admitted_at,
+    was_looked_for = w.missed_in < e.admitted_in,
     is_same = (w.payload_sha256 is null or w.payload_sha256 = e.payload_sha256)
       and (w.event_type is null or w.event_type = e.event_type)
 from outrider.event e
@@ -73,8 +79,8 @@ where source_id = %(source_id)s
   and first_at < clock_timestamp() - make_interval(days => %(days)s)
 
 -- name: classified
--- The common part of the two below. One look may miss what another transaction holds in that moment, so what counts as a
--- difference between claim and direct query was seen by one of them twice, and never by the other.
+-- The common part of the two below. One look may miss what another transaction holds in that moment, or what changes between
+-- claim and direct query, so what counts as a difference between them was seen by one of them twice, and never by the other.
 with since as (
   select coalesce((select min(h.changed_at) from outrider.source_shard h
                    where h.source_id = %(source_id)s and h.mode = 'shadow'), '-infinity') as moment
@@ -87,9 +93,10 @@ with since as (
            when w.candidate_looks > 0 and w.candidate_at > clock_timestamp() - make_interval(secs => %(grace_seconds)s)
              then 'waiting'
            when w.candidate_looks > 0 then 'candidate_only'
-           when w.live_at is not null and (w.direct_looks > 1 or w.was_looked_for) then 'live_only'
+           when w.live_at is not null and w.was_looked_for then 'live_only'
            when w.live_at is not null then 'between_looks'
-           when w.direct_looks > 1 then 'due_only'
+           when w.missed_in is not null and w.direct_at <= clock_timestamp() - make_interval(secs => %(grace_seconds)s)
+             then 'due_only'
            else 'waiting'
          end as class
   from outrider.source_shadow w

@@ -1,0 +1,1 @@
+alter table outrider.source_shadow drop column missed_in;
