@@ -31,7 +31,7 @@ from pipeline.reconcile.shadow import look
 from pipeline.reconcile.source_clock import cron_is_due, interval_is_due
 from pipeline.reconcile.source_file import Source, is_source_id
 from pipeline.reconcile.source_measuring import measure_oldest_due
-from pipeline.reconcile.source_metrics import UNKNOWN_WAKEUPS
+from pipeline.reconcile.source_metrics import FAILURES, UNKNOWN_WAKEUPS
 from pipeline.reconcile.source_pass import run_source_pass
 from pipeline.reconcile.source_result import SourcePassResult, Waking
 from pipeline.reconcile.source_rows import shown
@@ -238,6 +238,7 @@ class SourceReconciler:
         finally:
             state.running = None
         state.failures = state.failures + 1 if has_failed else 0
+        FAILURES.labels(source_id).set(state.failures)
         if has_failed:  # its clock may not come for a day
             state.again = "retry"
             state.not_before = time.monotonic() + min(FAILED_PAUSE_SECONDS_MAX, 2.0 ** min(state.failures, 16))

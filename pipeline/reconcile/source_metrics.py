@@ -31,5 +31,8 @@ OLDEST_DUE_SECONDS = Gauge(
     "Age of the earliest row that is due in shards of this mode, by the database's clock; 0 where none is due.",
     ["source", "mode"],
 )
-REFUSED = Gauge("outrider_source_refused", "Rows that admission refuses, and that stay due.", ["source"])
+REFUSED = Gauge("outrider_source_refused", "Rows that are refused, and that stay due.", ["source"])
+FAILURES = Gauge(
+    "outrider_source_failures", "Passes and looks in a row that failed; 0 once one has ended well.", ["source"]
+)
 UNKNOWN_WAKEUPS = Counter("outrider_source_unknown_wakeups", "Records of the wake-up topic that name no source.")

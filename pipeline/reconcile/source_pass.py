@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import asdict, replace
 from uuid import UUID
 
 import psycopg
 
-from pipeline.ledger.admission import Admitted, Refused, admit_many
 from pipeline.ledger.pool import Connection, Pool
 from pipeline.ledger.sources import (
     PASS,
@@ -24,17 +23,18 @@ from pipeline.ledger.sources import (
     describe_source_run,
     finish_source_run,
     forget_old_refusals,
-    forget_refusals,
     record_refusals,
     start_source_run,
     waiting_refusals,
 )
 from pipeline.reconcile.backoff import backoff_seconds
 from pipeline.reconcile.source_file import Source
+from pipeline.reconcile.source_isolation import CANDIDATES_MAX, ISOLATED_MAX, isolate
 from pipeline.reconcile.source_metrics import OLDEST_DUE_SECONDS, PAGE_SECONDS, PASS_SECONDS, PASSES, REFUSED, ROWS
-from pipeline.reconcile.source_queries import claim_page, oldest_due_seconds
-from pipeline.reconcile.source_result import SourcePassResult, Tally, Waking, describe, is_interruption
-from pipeline.reconcile.source_rows import ClaimedRow, SourceError
+from pipeline.reconcile.source_page import PageRefusedError, take_page, try_claim
+from pipeline.reconcile.source_queries import due_rows, oldest_due_seconds
+from pipeline.reconcile.source_result import SourcePassResult, Tally, Waking, describe, is_interruption, is_of_a_row
+from pipeline.reconcile.source_rows import SourceError, shown
 
 REFUSED_MAX = 10_000
 """Rows of one source that may be passed over; beyond them something is wrong with the source, not with rows."""
@@ -46,14 +46,6 @@ _TRANSIENT = (
     psycopg.errors.DeadlockDetected,
     psycopg.errors.SerializationFailure,
 )
-
-
-class _PageRefusedError(Exception):
-    """Takes the page back; ``reasons`` by event id."""
-
-    def __init__(self, reasons: dict[str, str]) -> None:
-        super().__init__()
-        self.reasons = reasons
 
 
 async def run_source_pass(
@@ -68,11 +60,11 @@ async def run_source_pass(
         async with connection.transaction():
             modes = await current_modes(connection, source.source_id, shard_count=source.shard_count)
         run_id = await _open_run(connection, source, waking, modes)
-    work = _Pass(pool, source, run_id, Tally.of(waking.counts), stop)
+    work = _Pass(pool, source, run_id, Tally.of(waking.counts), shards=modes.live, stop=stop)
     error: str | None = None
     if modes.enabled and modes.live:
         try:
-            await work.run(modes.live, retries_refused=waking.retries_refused)
+            await work.run(retries_refused=waking.retries_refused)
         except SourceError as wrong:
             error = str(wrong)
         except psycopg.Error as wrong:
@@ -91,25 +83,36 @@ async def run_source_pass(
 class _Pass:
     """The pass at work, and what it knows so far."""
 
-    def __init__(self, pool: Pool, source: Source, run_id: UUID, tally: Tally, stop: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        source: Source,
+        run_id: UUID,
+        tally: Tally,
+        *,
+        shards: Sequence[int],
+        stop: Callable[[], bool],
+    ) -> None:
         self._pool = pool
         self._source = source
         self._run_id = run_id
         self._tally = tally
+        self._shards = shards
         self._rows_max = tally.examined + source.pass_rows
         self._stop = stop
         self._started = time.perf_counter()
         self._refused: set[str] = set()
         self._refusals: dict[str, str] = {}
-        self._page_before: set[str] = set()
+        self._isolated = 0
+        self._page_before: Set[str] = frozenset()
+        self._due_error: psycopg.Error | None = None
         self._before: float | None = None
         self._after: float | None = None
         self.is_complete = False
 
-    async def run(self, shards: Sequence[int], *, retries_refused: bool) -> None:
+    async def run(self, *, retries_refused: bool) -> None:
         async with self._pool.connection() as connection:
-            self._before = await oldest_due_seconds(connection, self._source, shards=shards)
-            OLDEST_DUE_SECONDS.labels(self._source.source_id, "live").set(self._before)
+            self._before = await self._oldest_due_seconds(connection)
             if not retries_refused:
                 ids = await waiting_refusals(connection, self._source.source_id, limit=REFUSED_MAX)
                 self._refused.update(ids)
@@ -120,9 +123,10 @@ class _Pass:
         async with self._pool.connection() as connection:
             if self.is_complete:
                 await forget_old_refusals(connection, self._source.source_id)
-            self._after = await oldest_due_seconds(connection, self._source, shards=shards)
-        OLDEST_DUE_SECONDS.labels(self._source.source_id, "live").set(self._after)
+            self._after = await self._oldest_due_seconds(connection)
         REFUSED.labels(self._source.source_id).set(len(self._refused))
+        if self._due_error is not None:
+            raise SourceError(f"due fails: {describe(self._due_error)}")
 
     def result(self, modes: Modes, error: str | None) -> SourcePassResult:
         return SourcePassResult(
@@ -146,71 +150,95 @@ class _Pass:
             or time.perf_counter() - self._started >= self._source.pass_seconds
         )
 
+    async def _oldest_due_seconds(self, connection: Connection) -> float | None:
+        """None where a row makes the query fail: what the claim can take goes on, and the run says so at its end."""
+        try:
+            age_seconds = await oldest_due_seconds(connection, self._source, shards=self._shards)
+        except psycopg.Error as error:
+            if not is_of_a_row(error):
+                raise
+            self._due_error = error
+            return None
+        OLDEST_DUE_SECONDS.labels(self._source.source_id, "live").set(age_seconds)
+        return age_seconds
+
     async def _next_page(self) -> None:
-        """One page, or the knowledge of rows that the next page is to pass over."""
+        """One page; or the knowledge of rows that the next page is to pass over."""
+        limit = min(self._source.page_rows, self._rows_max - self._tally.examined)
+        try:
+            has_rows = await self._take(self._refused, limit)
+        except psycopg.Error as error:
+            if not is_of_a_row(error):
+                raise
+            await self._isolate(error, limit)
+        else:
+            self.is_complete = not has_rows
+
+    async def _take(self, passed_over: Set[str], limit: int) -> bool:
+        """A page that passes over these; False where it gives nothing. A page with refused rows is taken back."""
+        source_id, started = self._source.source_id, time.perf_counter()
         for tries in range(1, PAGE_TRIES + 1):
             try:
                 async with self._pool.connection() as connection:
-                    await self._page(connection)
-            except _PageRefusedError as refused:
+                    page = await take_page(
+                        connection, self._source, self._run_id, self._tally,
+                        passed_over=passed_over, before=self._page_before, limit=limit,
+                    )  # fmt: skip
+                break
+            except PageRefusedError as refused:
                 await self._pass_over(refused.reasons)
+                return True
             except _TRANSIENT:
                 if tries == PAGE_TRIES:
                     raise
                 await asyncio.sleep(backoff_seconds(tries))
-                continue
-            return
-
-    async def _page(self, connection: Connection) -> None:
-        source, started = self._source, time.perf_counter()
-        async with connection.transaction():
-            modes = await current_modes(connection, source.source_id, shard_count=source.shard_count)
-            limit = min(source.page_rows, self._rows_max - self._tally.examined)
-            rows: list[ClaimedRow] = []
-            if modes.enabled and modes.live:
-                rows = await claim_page(
-                    connection, source, shards=modes.live, refused=sorted(self._refused), limit=limit
-                )
-            if not rows:
-                self.is_complete = True
-                return
-            event_ids = {row.event.event_id for row in rows}
-            if again := event_ids & (self._page_before | self._refused):
-                raise SourceError(
-                    f"claim gives {min(again)!r} again: it must take a row off what is due, and pass over %(refused)s"
-                )
-            tally = await self._admit(connection, rows)
-            await forget_refusals(connection, source.source_id, list(event_ids))
-            await count_source_run(connection, self._run_id, asdict(tally))
+        if page is None:
+            return False
         for name in ("admitted", "existing", "unsubscribed"):
-            ROWS.labels(source.source_id, name).inc(getattr(tally, name) - getattr(self._tally, name))
-        PAGE_SECONDS.labels(source.source_id).observe(time.perf_counter() - started)
-        self._tally, self._page_before = tally, event_ids
+            ROWS.labels(source_id, name).inc(getattr(page.tally, name) - getattr(self._tally, name))
+        PAGE_SECONDS.labels(source_id).observe(time.perf_counter() - started)
+        self._tally, self._page_before = page.tally, page.event_ids
+        return True
 
-    async def _admit(self, connection: Connection, rows: Sequence[ClaimedRow]) -> Tally:
-        """The tally with this page. Raises _PageRefusedError where a row of it cannot be admitted."""
-        reasons = {row.event.event_id: row.refusal for row in rows if row.refusal is not None}
-        if reasons:
-            raise _PageRefusedError(reasons)
-        answers = await admit_many(connection, [row.event for row in rows])
-        reasons = {
-            row.event.event_id: f"{answer.sqlstate}: {answer.message}"
-            for row, answer in zip(rows, answers, strict=True)
-            if isinstance(answer, Refused)
-        }
-        if reasons:
-            raise _PageRefusedError(reasons)
-        made = [answer for answer in answers if isinstance(answer, Admitted)]
-        admitted = sum(any(delivery.created for delivery in answer.deliveries) for answer in made)
-        unsubscribed = sum(not answer.deliveries for answer in made)
-        return replace(
-            self._tally,
-            pages=self._tally.pages + 1,
-            examined=self._tally.examined + len(rows),
-            admitted=self._tally.admitted + admitted,
-            unsubscribed=self._tally.unsubscribed + unsubscribed,
-            existing=self._tally.existing + len(rows) - admitted - unsubscribed,
+    async def _isolate(self, error: psycopg.Error, limit: int) -> None:
+        """The claim failed over some row: admit the others, and put that one on record. Raises SourceError if that cannot be."""
+        try:
+            async with self._pool.connection() as connection:
+                due = await due_rows(
+                    connection, self._source, shards=self._shards, limit=len(self._refused) + CANDIDATES_MAX
+                )
+                candidates = [row.event_id for row in due if row.event_id not in self._refused]
+                # What fails with all of these left out is the fault of none of them.
+                await try_claim(connection, self._source, passed_over=self._refused.union(candidates))
+        except psycopg.Error as other:
+            if not is_of_a_row(other):
+                raise
+            raise SourceError(
+                f"{_told(error, limit)} with what is due left out, this fails: {describe(other)}"
+            ) from None
+
+        async def take(group: Sequence[str]) -> bool:
+            return await self._take(self._refused.union(candidates).difference(group), len(group))
+
+        async def refuse(event_id: str, wrong: psycopg.Error) -> None:
+            self._isolated += 1
+            await self._pass_over({event_id: f"the claim fails for it: {describe(wrong)}"})
+            if self._isolated >= ISOLATED_MAX:
+                raise SourceError(
+                    f"the claim fails for each of {ISOLATED_MAX} rows, the last one: {shown(event_id)}: {describe(wrong)}"
+                )
+
+        # Something is to come of it before the budget counts: else a short one would begin the search anew each time.
+        has_moved = await isolate(
+            candidates[:limit],
+            take=take,
+            refuse=refuse,
+            is_over=lambda moved: self._stop() or (moved and self._is_over()),
         )
+        if not (has_moved or self._stop()):
+            raise SourceError(
+                f"{_told(error, limit)} no due row fails alone, from {shown(candidates[0]) if candidates else 'none'} on"
+            )
 
     async def _pass_over(self, reasons: dict[str, str]) -> None:
         """The page was taken back: its refused rows stay due and are on record, and the next page goes past them."""
@@ -240,6 +268,10 @@ async def _open_run(connection: Connection, source: Source, waking: Waking, mode
         reason=waking.reason,
         parameters=parameters,
     )
+
+
+def _told(error: psycopg.Error, limit: int) -> str:
+    return f"{describe(error)}; which row of a page of {limit} is the reason cannot be told:"
 
 
 def _count(source: Source, waking: Waking, result: SourcePassResult) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, LiteralString
 
+from psycopg import DataError
+from psycopg.abc import Buffer
 from psycopg.rows import TupleRow
+from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.json import set_json_loads
 
 from pipeline.ledger.pool import Connection
@@ -15,6 +18,18 @@ from pipeline.reconcile.source_file import Source
 from pipeline.reconcile.source_rows import DUE, ClaimedRow, Column, SourceError, check_columns, claimed_rows, read_json
 
 _SESSION = "select set_config('enable_seqscan', %s, true), set_config('role', %s, true)"
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+
+
+class _Times(TimestamptzLoader):
+    """Times that Python has none for, as infinity, become its first and last one, so that they are no error of a whole page."""
+
+    def load(self, data: Buffer) -> datetime:
+        try:
+            return super().load(data)
+        except DataError:
+            text = bytes(data)
+            return _FIRST if text.startswith(b"-") or text.endswith(b"BC") else _LAST
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +111,7 @@ async def _rows(
     # Planned each time: what suits an empty page suits no full one.
     cursor = connection.cursor()
     set_json_loads(read_json, cursor)
+    cursor.adapters.register_loader("timestamptz", _Times)
     await cursor.execute(statement, parameters, prepare=False)
     if cursor.description is None:
         raise SourceError("a statement gives no rows: end an update with returning")

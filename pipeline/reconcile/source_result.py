@@ -74,21 +74,40 @@ class SourcePassResult:
 
 
 def describe(error: psycopg.Error) -> str:
-    """One line: what the server says, and its hint."""
+    """One line: what the server says, and its hint. Bounded, because the server repeats values that it cannot read."""
     said = [
         error.diag.message_primary or " ".join(str(error).split()),
         error.diag.message_detail,
         error.diag.message_hint,
     ]
-    return f"{type(error).__name__}: {'; '.join(part for part in said if part)}"
+    line = " ".join(f"{type(error).__name__}: {'; '.join(part for part in said if part)}".split())
+    return line if len(line) <= DESCRIBED_MAX else line[: DESCRIBED_MAX - 1] + "…"
 
 
-# PostgreSQL, appendix A: connection exception, insufficient resources, operator intervention.
+DESCRIBED_MAX = 500
+
+# Classes of PostgreSQL's appendix A. Connection exception, insufficient resources, operator intervention.
 _INTERRUPTIONS = ("08", "53", "57")
 _STATEMENT_TIMEOUT = "57014"
+# Cardinality violation, data exception, integrity constraint violation, triggered data change violation, SQL and external
+# routine exceptions, check option violation, program limit exceeded, PL/pgSQL (which has what functions raise).
+_OF_ROWS = ("21", "22", "23", "27", "2F", "38", "39", "44", "54", "P0")
+# With another first character a class is no standard's: whoever wrote a function chose it.
+_STANDARD = "01234ABCDEFGH"
+_POSTGRESQL = ("53", "54", "55", "57", "58", "72", "P0", "XX")
 
 
 def is_interruption(error: psycopg.Error) -> bool:
     """Whether the server or the way to it failed, and not the source."""
     state = error.sqlstate
-    return state is None or (state.startswith(_INTERRUPTIONS) and state != _STATEMENT_TIMEOUT)
+    if state is None:  # the client's own: a value that it cannot read came from the source
+        return not isinstance(error, psycopg.DataError)
+    return state.startswith(_INTERRUPTIONS) and state != _STATEMENT_TIMEOUT
+
+
+def is_of_a_row(error: psycopg.Error) -> bool:
+    """Whether one row's values may be the reason, so that the statement may do well without that row."""
+    state = error.sqlstate
+    if state is None:
+        return isinstance(error, psycopg.DataError)
+    return state.startswith(_OF_ROWS) or (state[0] not in _STANDARD and not state.startswith(_POSTGRESQL))

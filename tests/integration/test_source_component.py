@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,6 +51,12 @@ def passes(connection: psycopg.Connection, woken_by: str, source_id: str = SOURC
     )
 
 
+def failures(health_port: int, source_id: str) -> float:
+    """In a row, as the metric says it; 0 where it says nothing."""
+    found = re.search(rf'outrider_source_failures{{source="{source_id}"}} (\S+)', get(health_port, "/metrics")[1])
+    return float(found[1]) if found else 0.0
+
+
 async def test_every_wake_up_makes_a_pass_begin(
     *,
     component: StartComponent,
@@ -63,10 +70,11 @@ async def test_every_wake_up_makes_a_pass_begin(
 ) -> None:
     write_source(tmp_path, cron="0 0 1 1 *", time_zone="Europe/Berlin", page_rows=12, pass_rows=12)
     write_source(tmp_path, "ticking", interval_seconds=0.2)
+    write_source(tmp_path, "stuck", interval_seconds=0.2, claim=CLAIM.replace("limit %", "limit 1 / 0 + %"))
     make_topics(bootstrap_servers, topic_prefix)
     (health_port,) = free_ports(1)
     reconciler = component("reconciler", sources_directory=tmp_path, health_port=health_port)
-    wait_until(lambda: scalar(connection, "select count(*) from outrider.source") == 2, "the sources are read")
+    wait_until(lambda: scalar(connection, "select count(*) from outrider.source") == 3, "the sources are read")
     entry = outrider("source", "set", SOURCE_ID, "--mode", "live", "--reason", "test", "--json").json
     assert entry["modes"] == ["live"] * 4
 
@@ -119,6 +127,10 @@ async def test_every_wake_up_makes_a_pass_begin(
     wait_for_all(connection, 65)
     wait_until(lambda: passes(connection, "cron") == 1, "the run has ended")
 
+    # A source whose claim can do nothing holds up no other.
+    outrider("source", "set", "stuck", "--mode", "live", "--reason", "test")
+    wait_until(lambda: failures(health_port, "stuck") >= 1, "it has failed")
+
     # The interval, of the other source.
     add_assets(connection, 66, 10)
     outrider("source", "set", "ticking", "--mode", "live", "--reason", "test")
@@ -134,7 +146,9 @@ async def test_every_wake_up_makes_a_pass_begin(
     assert scalar(connection, OPEN) == 10
     outrider("source", "set", "ticking", "--enable", "--reason", "test")
     wait_for_all(connection, 85)
-    assert scalar(connection, "select count(*) from outrider.run where kind = 'source.set'") == 4
+    assert scalar(connection, "select count(*) from outrider.run where kind = 'source.set'") == 5
+    assert failures(health_port, "ticking") == 0
+    assert failures(health_port, "stuck") >= 1
 
     # Invariants 1 to 3, whatever woke the pass: one identity, its dispatch in the same commit, a time to be looked at.
     deliveries = connection.execute("select event_id, delivery_id from outrider.delivery").fetchall()

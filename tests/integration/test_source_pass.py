@@ -71,9 +71,13 @@ async def test_the_budget_ends_a_pass_and_the_next_one_goes_on(pool: Pool, conne
     add_assets(connection, 1, 100)
     first = await run_source_pass(pool, source(page_rows=20, pass_rows=50), TIMER)
     assert (first.tally.pages, first.tally.examined, first.is_complete) == (3, 50, False)
-    by_time = await run_source_pass(pool, source(page_rows=20, pass_seconds=0.1), TIMER, stop=lambda: True)
-    assert (by_time.tally.pages, by_time.is_complete) == (1, False)
-    rest = await run_source_pass(pool, source(), TIMER)
+    stopped = await run_source_pass(pool, source(page_rows=10), TIMER, stop=lambda: True)
+    assert (stopped.tally.pages, stopped.is_complete) == (1, False)
+    # A page that takes longer than the whole budget: it is the pass's only one, and it counts.
+    slow = CLAIM.replace("from public.asset d", "from public.asset d, pg_sleep(0.11)")
+    by_time = await run_source_pass(pool, source(claim=slow, page_rows=10, pass_seconds=0.1), TIMER)
+    assert (by_time.tally.pages, by_time.tally.examined, by_time.is_complete) == (1, 10, False)
+    rest = await run_source_pass(pool, source(page_rows=10), TIMER)
     assert (rest.tally.examined, rest.is_complete) == (30, True)
 
 
