@@ -238,6 +238,13 @@ class Settings(BaseSettings):
     )
     outbox_retention_days: int = Field(7, ge=1, le=3_650, description="Days that dispatch rows are kept.")
     attempt_retention_days: int = Field(90, ge=1, le=3_650, description="Days that attempt rows are kept.")
+    payload_retention_days: int = Field(
+        90,
+        ge=1,
+        le=36_500,
+        description="Days that an event keeps its payload after its last delivery became terminal. Its identity and hash stay: "
+        "the same event again is nothing new. What has lost its payload cannot be replayed.",
+    )
     audit_retention_days: int = Field(
         400, ge=31, le=36_500, description="Days that the audit's rows are kept; a tombstone stays in their place."
     )

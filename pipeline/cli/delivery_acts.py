@@ -72,7 +72,8 @@ def retry(
     verb = _Verb(
         word="retry",
         done="retried",
-        hint="what is in flight ends by itself, and what succeeded is retried with --force",
+        hint="what is in flight ends by itself, what succeeded is retried with --force, and what has lost its payload to "
+        "retention stays as it is",
         named=lambda connection, ids, by: acts.retry(connection, ids, by, force=force),
         selection=acts.retry_selection,
     )

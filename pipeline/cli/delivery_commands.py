@@ -22,6 +22,7 @@ from pipeline.ledger.reports import (
     AttemptEntry,
     Cursor,
     DeliveryEntry,
+    EventEntry,
     attempts_of,
     dispatches_of,
     event_of,
@@ -102,9 +103,7 @@ def show(delivery_id: str, as_json: AsJson = False) -> None:
         return
     print_fields((name, value) for name, value in _plain(entry).items() if value is not None)
     if event is not None:
-        print_fields(
-            [("content_type", event.content_type), ("payload", f"{event.payload_bytes} bytes, {event.payload_sha256}")]
-        )
+        print_fields([("content_type", event.content_type), ("payload", f"{_size(event)}, {event.payload_sha256}")])
         print_fields((f"header {name}", value) for name, value in event.headers.items())
     print(f"\ndispatches, newest first (at most {HISTORY_ROWS_MAX})")
     print_columns(
@@ -131,6 +130,12 @@ def show(delivery_id: str, as_json: AsJson = False) -> None:
         ],
     )
     _print_last_answer(attempts)
+
+
+def _size(event: EventEntry) -> str:
+    if event.payload_bytes is None:
+        return f"removed at {visible(event.payload_removed_at)}"
+    return f"{event.payload_bytes} bytes"
 
 
 def _phases(attempt: AttemptEntry) -> str | None:

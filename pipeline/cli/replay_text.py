@@ -39,6 +39,7 @@ WHY = {
     "destination_disabled": "of a destination that is disabled",
     "incomplete": "with messages that do not name event, type and content type",
     "foreign": "with ids that are not those of their content",
+    "payload_removed": "of events whose payload retention has removed",
     "no_destination": "of a destination that is not there: add it first",
     "other_event": "of an event that the ledger has with another content",
 }

@@ -138,7 +138,9 @@ class EventEntry:
     event_id: str
     event_type: str
     content_type: str
-    payload_bytes: int
+    payload_bytes: int | None
+    """None: retention removed it, at ``payload_removed_at``."""
+    payload_removed_at: datetime | None
     payload_sha256: str
     """Hexadecimal."""
     headers: dict[str, str]

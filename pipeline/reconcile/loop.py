@@ -15,6 +15,7 @@ from pipeline.reconcile.backoff import backoff_seconds
 from pipeline.reconcile.housekeeping import INTERVAL_SECONDS, RETRY_SECONDS, keep_partitions
 from pipeline.reconcile.metrics import MOVED, OLDEST_DUE_SECONDS, PASS_SECONDS, PASSES, WAITING
 from pipeline.reconcile.passes import PassLimits, PassResult, run_pass
+from pipeline.reconcile.payload_retention import keep_payload_retention
 from pipeline.reconcile.wakeups import WakeUps, listen
 from pipeline.settings import Settings
 
@@ -66,16 +67,21 @@ class Reconciler:
         listener = asyncio.create_task(
             listen(self._settings.postgres_conninfo, lambda *_: self._wakeups.call("notify"))
         )
+        retention = asyncio.create_task(
+            keep_payload_retention(self._pool, keep_days=self._settings.payload_retention_days)
+        )
         woken_by = "start"
         try:
             while not self._stopping:
-                if listener.done():
-                    listener.result()  # it ends only by an error that is not the connection's
+                for task in (listener, retention):
+                    if task.done():
+                        task.result()  # it ends only by an error that is not the connection's
                 woken_by = await self._pass_and_wait(woken_by)
         finally:
-            listener.cancel()
-            with suppress(asyncio.CancelledError):
-                await listener
+            for task in (listener, retention):
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
         _log.info("reconciler ended")
 
     async def _pass_and_wait(self, woken_by: str) -> str:

@@ -22,4 +22,5 @@ WAITING = Gauge(
     "Deliveries that are not terminal, by what they wait for; counted up to a bound.",
     ["reason"],
 )
+PAYLOADS_REMOVED = Counter("outrider_reconciler_payloads_removed", "Events that lost their payload to retention.")
 PARTITIONS = Counter("outrider_reconciler_partitions", "Partitions made and dropped.", ["action"])

@@ -216,6 +216,13 @@ ROOM = 50 * 10 + 50
             DESTINATIONS * ROOM,
             id="a replay's dispatches",
         ),
+        pytest.param(
+            query("payloads", "remove"),
+            {"event_ids": [f"e{n}" for n in range(1, PAGE_ROWS)], "keep_days": 1},
+            {"delivery_event_id_destination_id_key"},
+            PAGE_ROWS,
+            id="a page of payloads to remove",
+        ),
     ],
 )
 def test_index_is_used_and_only_what_is_answered_is_read(
@@ -250,6 +257,17 @@ def test_table_is_never_read_from_end_to_end(
     assert scans
     assert not [scan for scan in scans if scan.kind == "Seq Scan"]
     assert max(scan.rows for scan in scans) < ROWS / 2
+
+
+def test_payloads_that_are_old_are_found_by_index(million: psycopg.Connection) -> None:
+    row = million.execute(
+        f"explain (analyze, timing off, format json) {query('payloads', 'page')}",
+        {**AFTER, "keep_days": 0, "page_rows": PAGE_ROWS},
+    ).fetchone()
+    assert row is not None
+    (scan,) = row[0][0]["Plan"]["Plans"]
+    assert scan["Index Name"] == "event_with_payload"
+    assert scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0) <= PAGE_SCANNED
 
 
 def test_a_claim_counts_what_is_in_flight_by_index(million: psycopg.Connection) -> None:

@@ -170,7 +170,7 @@ from (
 
 -- name: page_of_dead
 -- Of a selection, in the order of a clock, from behind a place in it: what is moved may come into the state again, and is
--- not taken up twice. Counted with no limit. Reads delivery_dead.
+-- not taken up twice. What has lost its payload cannot be retried. Counted with no limit. Reads delivery_dead.
 select d.delivery_id, d.settled_at as place
 from outrider.delivery d
 where d.state = 'dead'
@@ -178,6 +178,7 @@ where d.state = 'dead'
   and (%(outcome)s::text is null or d.last_outcome = %(outcome)s)
   and d.created_at <= %(created_until)s
   and d.settled_at <= %(until)s
+  and exists (select from outrider.event e where e.event_id = d.event_id and e.payload is not null)
   and (d.settled_at, d.delivery_id) > (%(after_time)s, %(after_id)s)
 order by d.settled_at, d.delivery_id
 limit %(page_rows)s

@@ -71,7 +71,9 @@ from outrider.delivery d where d.state = 'dead' and d.settled_at <= %(until)s
 -- name: counts
 -- In front of one of the sources above; the filters follow it.
 select d.destination_id, d.state,
-       outrider.replay_verdict(d.state, d.attempt, d.last_outcome, %(mode)s, %(takes_cancelled)s) as verdict,
+       outrider.replay_verdict(d.state, d.attempt, d.last_outcome, %(mode)s, %(takes_cancelled)s,
+         d.settled_at is null
+         or exists (select from outrider.event e where e.event_id = d.event_id and e.payload is not null)) as verdict,
        case when d.created_at > %(until)s::timestamptz - interval '1 hour' then 'under 1 h'
             when d.created_at > %(until)s::timestamptz - interval '6 hours' then '1 to 6 h'
             when d.created_at > %(until)s::timestamptz - interval '1 day' then '6 to 24 h'
@@ -83,7 +85,9 @@ select d.destination_id, d.state,
 select d.delivery_id, d.destination_id, d.state, d.last_outcome, d.created_at
 
 -- name: is_replayable
-and outrider.replay_verdict(d.state, d.attempt, d.last_outcome, %(mode)s, %(takes_cancelled)s) = 'replay'
+and outrider.replay_verdict(d.state, d.attempt, d.last_outcome, %(mode)s, %(takes_cancelled)s,
+         d.settled_at is null
+         or exists (select from outrider.event e where e.event_id = d.event_id and e.payload is not null)) = 'replay'
 
 -- name: begin_replay
 insert into outrider.replay (run_id, source, phase) values (%(run_id)s, %(source)s, %(phase)s)
@@ -153,7 +157,9 @@ select %(run_id)s, d.delivery_id, d.destination_id, d.dispatch_seq, nullif(v.ver
 from unnest(%(delivery_ids)s::text[]) with ordinality as m (delivery_id, place)
 join outrider.delivery d on d.delivery_id = m.delivery_id
 cross join lateral (
-  select outrider.replay_verdict(d.state, d.attempt, d.last_outcome, %(mode)s, %(takes_cancelled)s) as verdict
+  select outrider.replay_verdict(d.state, d.attempt, d.last_outcome, %(mode)s, %(takes_cancelled)s,
+         d.settled_at is null
+         or exists (select from outrider.event e where e.event_id = d.event_id and e.payload is not null)) as verdict
 ) v
 where true
 
@@ -264,7 +270,9 @@ with room as materialized (
 ), locked as materialized (
   -- Whoever is at one of them now ends first; its turn comes with the next page.
   select d.delivery_id, d.state, d.dispatch_seq, p.dispatch_seq as selected_seq,
-         outrider.replay_verdict(d.state, d.attempt, d.last_outcome, %(mode)s, %(takes_cancelled)s) as verdict
+         outrider.replay_verdict(d.state, d.attempt, d.last_outcome, %(mode)s, %(takes_cancelled)s,
+         d.settled_at is null
+         or exists (select from outrider.event e where e.event_id = d.event_id and e.payload is not null)) as verdict
   from picked p
   join outrider.delivery d on d.delivery_id = p.delivery_id
   for no key update of d skip locked

@@ -88,7 +88,7 @@ limit %(limit)s
 where d.delivery_id = %(delivery_id)s
 
 -- name: event_of
-select e.event_id, e.event_type, e.content_type, octet_length(e.payload) as payload_bytes,
+select e.event_id, e.event_type, e.content_type, octet_length(e.payload) as payload_bytes, e.payload_removed_at,
        encode(e.payload_sha256, 'hex') as payload_sha256, e.headers, e.admitted_by, e.admitted_at
 from outrider.event e
 where e.event_id = %(event_id)s
