@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import shutil
+import signal
 import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from pipeline.stack.child_process import ChildProcess, Command, OnStart
+from pipeline.stack.class_archive import sharing_options
 from pipeline.stack.errors import StackError
+from pipeline.stack.java import find_java
 from pipeline.stack.java_process import java_command, java_environment
 from pipeline.stack.kafka_configuration import (
     DATA_FOLDER,
@@ -33,10 +36,14 @@ FORMATTED_MARKER = "formatted"
 FORMAT_SECONDS = 60.0
 READY_SECONDS = 90.0
 STOP_SECONDS = 20.0
+# An end at which the JVM writes its classes down.
+ARCHIVE_SECONDS = 60.0
 # After a SIGKILL the kernel needs a moment to take the process down, and its lock with it.
 LOCK_SECONDS = 5.0
 ADMIN_SECONDS = 1.0
 JVM_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={LOG4J_FILE}")
+# For a program that ends after a second: what the optimising compiler does is lost.
+BRIEF_OPTIONS = ("-XX:TieredStopAtLevel=1",)
 
 
 class KafkaServer:
@@ -49,10 +56,12 @@ class KafkaServer:
         *,
         on_start: OnStart | None = None,
         settings: Mapping[str, object] = MappingProxyType({}),
+        jvm_options: Sequence[str] | None = None,
     ) -> None:
-        """``settings`` of the broker go over our own."""
+        """``settings`` of the broker go over our own; ``jvm_options`` take the place of class data sharing."""
         self.directory = directory
         self._settings = settings
+        self._jvm_options = jvm_options
         self.log = log
         self._on_start = on_start
         self._process: ChildProcess | None = None
@@ -77,7 +86,10 @@ class KafkaServer:
 
     def launch(self) -> None:
         """Format the directory if it is new and start the JVM, without waiting for it."""
-        command = [*_java_command(), "kafka.Kafka", PROPERTIES_FILE]
+        class_path = kafka_class_path()
+        sharing = self._sharing_options(class_path) if self._jvm_options is None else []
+        options = [*JVM_OPTIONS, *sharing, *(self._jvm_options or [])]
+        command = [*java_command(class_path, options), "kafka.Kafka", PROPERTIES_FILE]
         self.directory.mkdir(parents=True, exist_ok=True)
         lock = lock_within(self.directory / "lock", LOCK_SECONDS)
         if lock is None:
@@ -88,7 +100,7 @@ class KafkaServer:
             (self.directory / PROPERTIES_FILE).write_text(properties, encoding="ascii")
             (self.directory / LOG4J_FILE).write_text(log4j_configuration(), encoding="ascii")
             if not (self.directory / FORMATTED_MARKER).exists():
-                self._format()
+                self._format(java_command(class_path, [*JVM_OPTIONS, *sharing, *BRIEF_OPTIONS]))
             if self._process is None:
                 self._process = ChildProcess("kafka", self._command(command), on_start=self._on_start)
             # The JVM inherits the lock and keeps it as long as it lives, whatever becomes of us.
@@ -126,7 +138,7 @@ class KafkaServer:
     def _command(self, arguments: Sequence[str]) -> Command:
         return Command(arguments=arguments, environment=java_environment(), directory=self.directory, log=self.log)
 
-    def _format(self) -> None:
+    def _format(self, java: Sequence[str]) -> None:
         # What an interrupted attempt has left is not a whole log.
         shutil.rmtree(self.directory / DATA_FOLDER, ignore_errors=True)
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode("ascii")
@@ -134,7 +146,7 @@ class KafkaServer:
         arguments = ["format", "--standalone", f"--cluster-id={cluster_id}", "--config", PROPERTIES_FILE]
         try:
             done = subprocess.run(
-                [*_java_command(), "kafka.tools.StorageTool", *arguments],
+                [*java, "kafka.tools.StorageTool", *arguments],
                 cwd=self.directory,
                 env=java_environment(),
                 stdin=subprocess.DEVNULL,
@@ -149,6 +161,14 @@ class KafkaServer:
             raise StackError(f"cannot format {self.directory} for Kafka: {(done.stdout + done.stderr).strip()}")
         (self.directory / FORMATTED_MARKER).touch()
 
+    def _sharing_options(self, class_path: Sequence[Path]) -> list[str]:
+        def run_once(folder: Path, options: Sequence[str]) -> None:
+            server = KafkaServer(folder, folder / "kafka.log", on_start=self._on_start, jvm_options=options)
+            try:
+                server.start()
+                if server.process.terminate(ARCHIVE_SECONDS) == -signal.SIGKILL:
+                    raise StackError("the JVM did not end in time")
+            finally:
+                server.stop()
 
-def _java_command() -> list[str]:
-    return java_command(kafka_class_path(), JVM_OPTIONS)
+        return sharing_options(find_java(), class_path[0].parent, run_once)

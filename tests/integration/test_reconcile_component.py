@@ -76,7 +76,11 @@ def test_a_notify_for_nothing_does_nothing(
     assert scalar(connection, "select state from outrider.delivery") == "pending"
 
 
-def test_it_makes_partitions_ahead(component: StartComponent, connection: psycopg.Connection) -> None:
+def test_it_makes_partitions_ahead_and_keeps_retention(
+    component: StartComponent, connection: psycopg.Connection
+) -> None:
+    add_delivery(connection, "e", "succeeded", settled_at=PAST)
+    connection.execute("update outrider.event set admitted_at = %s", (PAST,))
     day = scalar(connection, "select to_char((clock_timestamp() at time zone 'UTC')::date + 14, 'YYYYMMDD')")
     connection.execute(f"drop table outrider.dispatch_outbox_{day}".encode())
     component("reconciler")
@@ -84,6 +88,7 @@ def test_it_makes_partitions_ahead(component: StartComponent, connection: psycop
         lambda: scalar(connection, f"select to_regclass('outrider.dispatch_outbox_{day}') is not null"),
         "the missing partition",
     )
+    wait_until(lambda: scalar(connection, "select payload is null from outrider.event"), "its payload is over")
 
 
 def test_lost_sessions_are_opened_again_and_work_goes_on(

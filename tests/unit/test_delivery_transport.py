@@ -14,6 +14,7 @@ from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.consumer.subscription_state import Assignment, Subscription, SubscriptionState, TopicPartitionState
 from faust.transport.consumer import Consumer
+from faust.transport.consumer import Fetcher as FaustFetcher
 from faust.transport.drivers import aiokafka as driver
 from mode.threads import ServiceThread
 
@@ -39,7 +40,7 @@ def test_the_version_is_the_one_that_was_read():
                 "_filter_tps_with_pending_acks",
                 "_new_offset",
                 "_should_commit",
-                "_add_gap",
+                "_drain_messages",
                 "verify_event_path",
             ],
         ),
@@ -66,6 +67,7 @@ def test_no_method_is_overridden_without_being_listed_here():
         "_current",
         "_is_new_log",
         "_begin_anew",
+        "_hand_over",
     }
     for ours, base in ((OrderedConsumer, driver.Consumer), (OrderedConsumerThread, driver.AIOKafkaConsumerThread)):
         own = {name for name, value in vars(ours).items() if inspect.isfunction(value)}
@@ -83,7 +85,7 @@ def test_the_transport_takes_the_consumer_from_the_class():
     [
         (Consumer.force_commit, ["_filter_tps_with_pending_acks"]),
         (Consumer._filter_committable_offsets, ["_new_offset", "_should_commit"]),
-        (Consumer._drain_messages, ["_add_gap"]),
+        (FaustFetcher._fetcher.fun, ["await consumer._drain_messages(self)"]),
         (driver.Consumer._new_consumer_thread, ["AIOKafkaConsumerThread(self"]),
         (driver.AIOKafkaConsumerThread.getmany, ["_fetch_records"]),
         (driver.AIOKafkaConsumerThread._create_consumer, ["_create_worker_consumer"]),
@@ -94,7 +96,10 @@ def test_the_transport_takes_the_consumer_from_the_class():
             ["metadata_max_age_ms=conf.consumer_metadata_max_age_ms"],
         ),
         (Fetcher._proc_fetch_request, ["= MemoryRecords(part_data[-1])"]),
-        (Consumer._drain_messages, ["self._read_offset.__getitem__"]),
+        (
+            Consumer._drain_messages,
+            ["getmany(timeout=1.0)", "callback(message), self.suspend_flow.wait()", "set_read_offset(tp, offset)"],
+        ),
         (ServiceThread.__init__, ["thread_loop or asyncio.new_event_loop()"]),
     ],
 )
