@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -38,7 +38,7 @@ def asyncapi(declared: Sequence[tuple[str, TopicDeclaration]], *, version: str) 
             }
             for topic, declaration in declared
         },
-        "components": {"messages": {kind.name: _message(kind) for kind in kinds}, "schemas": schemas},
+        "components": {"messages": {kind.name: _message(kind, schemas) for kind in kinds}, "schemas": schemas},
     }
 
 
@@ -69,10 +69,15 @@ def _configuration(config: dict[str, str]) -> dict[str, Any]:
     return known
 
 
-def _message(kind: RecordKind) -> dict[str, Any]:
+def _message(kind: RecordKind, schemas: Mapping[str, Schema]) -> dict[str, Any]:
     def schema(part: Any, *, may_be_null: bool = False) -> Schema:
         return part_schema(part, may_be_null=may_be_null, ref_template=_SCHEMAS)
 
+    key = schema(kind.key, may_be_null="key" in kind.may_be_null)
+    if "$ref" in key:
+        # In place: AsyncAPI's own schema of this binding wants exactly one of a reference and a schema, and takes every
+        # reference for a schema too.
+        key = schemas[key["$ref"].rsplit("/", 1)[1]]
     return {
         "name": kind.name,
         "title": kind.name,
@@ -80,7 +85,5 @@ def _message(kind: RecordKind) -> dict[str, Any]:
         "contentType": "application/octet-stream" if kind.value == "bytes" else "application/json",
         "headers": schema(kind.headers),
         "payload": schema(kind.value, may_be_null="value" in kind.may_be_null),
-        "bindings": {
-            "kafka": {"key": schema(kind.key, may_be_null="key" in kind.may_be_null), "bindingVersion": KAFKA_BINDING}
-        },
+        "bindings": {"kafka": {"key": key, "bindingVersion": KAFKA_BINDING}},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from pathlib import Path
@@ -23,6 +24,7 @@ from topics.contract import KINDS, topic_schema
 from topics.contract_asyncapi import asyncapi
 from topics.declarations import declare_topics
 
+ASYNCAPI_SCHEMA = Path(__file__).resolve().parents[1] / "support" / "asyncapi" / "3.0.0.json.gz"
 MIGRATIONS = Path(__file__).resolve().parents[2] / "pipeline" / "ledger" / "migrations"
 DECLARED = {
     declaration.name.removeprefix("p."): declaration
@@ -164,6 +166,27 @@ def test_the_asyncapi_document_has_every_topic_and_refers_to_nothing_that_is_mis
         place: Any = document
         for name in reference.split("/"):
             place = place[name]
+
+
+def test_the_asyncapi_document_is_one_by_asyncapis_own_schema() -> None:
+    schema = json.loads(gzip.decompress(ASYNCAPI_SCHEMA.read_bytes()))
+    validator = jsonschema_rs.validator_for(schema)
+    document = json.loads(json.dumps(asyncapi(list(DECLARED.items()), version="1.2.3")))
+    assert [f"{error.instance_path}: {error.message}" for error in validator.iter_errors(document)] == []
+    # It looks into channels, operations, messages and bindings.
+    for place, wrong in (
+        (document["channels"]["dispatch"], {"adress": "p.dispatch"}),
+        (document["channels"]["dispatch"]["bindings"]["kafka"], {"partitions": "three"}),
+        (document["operations"]["publish.dispatch"], {"action": "publish"}),
+        (document["components"]["messages"]["pause"], {"contentTyp": "application/json"}),
+        (document["components"]["schemas"]["PauseWish"], {"required": "all"}),
+    ):
+        before = dict(place)
+        place.update(wrong)
+        assert not validator.is_valid(document), wrong
+        place.clear()
+        place.update(before)
+    assert validator.is_valid(document)
 
 
 def _field(struct: type[msgspec.Struct], name: str) -> Any:
