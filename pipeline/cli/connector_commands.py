@@ -95,9 +95,9 @@ def plan(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """What a start of the connector would do now, and why; nothing is changed. Needs the connector's login.
+    """What a start of the connector would do now, and why; nothing is changed. Exit code 1 where it would refuse.
 
-    Exit code 1 where it would refuse.
+    An operator's login is enough. Only one with REPLICATION, as the connector's, is told of commits that a failover lost.
     """
     settings = load_settings()
     with plain_errors():

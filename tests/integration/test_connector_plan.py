@@ -24,15 +24,22 @@ def repair() -> str:
 
 
 @pytest.fixture
+def login() -> str:
+    return "operator"
+
+
+@pytest.fixture
 def outrider(
+    *,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     settings_values: dict[str, object],
     role_dsns: dict[str, str],
     repair: str,
+    login: str,
 ) -> Outrider:
-    """As an operator, whose role may not replicate."""
-    values = {**settings_values, "postgres_dsn": role_dsns["operator"], "connector_repair": repair}
+    """As an operator, whose role may not replicate, unless the test has another login."""
+    values = {**settings_values, "postgres_dsn": role_dsns[login], "connector_repair": repair}
     return program(monkeypatch, capsys, **values)
 
 
@@ -85,6 +92,16 @@ def test_a_plan_tells_case_steps_and_counts_and_changes_nothing(
     assert "slot missing" in text.stdout
     assert f"create slot {world.config.slot}" in text.stdout
     assert state_of(world, connection) == before
+
+
+@pytest.mark.parametrize("login", ["connector"])
+def test_the_connectors_login_may_ask_too(
+    world: ConnectorWorld, connection: psycopg.Connection, outrider: Outrider
+) -> None:
+    world.create_topics()
+    insert_dispatches(connection, 3)
+    asked = planned(outrider, "--count")
+    assert (asked["exit_code"], asked["does"], asked["counts"][0]["missing"]) == (0, "catch up", 3)
 
 
 @pytest.mark.parametrize("repair", ["refuse"])
