@@ -15,6 +15,7 @@ from pipeline.cli.output import print_fields, print_json
 from pipeline.cli.report_commands import report
 from pipeline.ledger.operator import Act
 from pipeline.ledger.pool import open_pool
+from pipeline.ledger.sources import may_pass
 from pipeline.ledger.sources import register as register_source
 from pipeline.reconcile.loop import pass_limits
 from pipeline.reconcile.passes import run_pass
@@ -77,6 +78,8 @@ async def _run(settings: Settings, by: Act) -> dict[str, Any]:
 
 async def _run_source(settings: Settings, source: Source, by: Act) -> tuple[SourcePassResult, LookResult | None]:
     async with open_pool(settings.postgres_conninfo, 2, "reconcile run") as pool:
+        if not await may_pass(pool):
+            raise CommandError("permission denied: only a login in outrider_reconciler passes over a source")
         await register_source(
             pool,
             source.source_id,

@@ -14,7 +14,7 @@ import msgspec
 import typer
 from psycopg.conninfo import conninfo_to_dict
 
-from pipeline.cli.errors import CommandError
+from pipeline.cli.errors import CommandError, UsageError
 from pipeline.settings import environment_of
 from pipeline.stack.errors import StackError
 
@@ -73,8 +73,11 @@ def down() -> None:
 def status(
     as_json: Annotated[bool, typer.Option("--json", help="One object, with passwords.")] = False,
     as_exports: Annotated[
-        bool, typer.Option("--export", help="Shell lines with the operator's settings, password included, for eval.")
+        bool, typer.Option("--export", help="Shell lines with a login's settings, password included, for eval.")
     ] = False,
+    login: Annotated[
+        str, typer.Option("--login", help="With --export: whose, such as reconciler for passes by hand.")
+    ] = "operator",
 ) -> None:
     """What runs and where it answers; exit code 1 if nothing runs or a part has died.
 
@@ -95,7 +98,7 @@ def status(
         print("nothing runs in this folder: outrider up starts it", file=sys.stderr if as_exports else sys.stdout)
         raise typer.Exit(1)
     if as_exports:
-        _show_exports(record)
+        _show_exports(record, login)
     else:
         _show(record)
     _report(deaths)
@@ -123,11 +126,13 @@ def _show(record: RunRecord) -> None:
     sys.stdout.flush()
 
 
-def _show_exports(record: RunRecord) -> None:
+def _show_exports(record: RunRecord, login: str) -> None:
     from pipeline.stack.development_stack import ONE_BROKER
 
+    if record.dsns and login not in record.dsns:
+        raise UsageError(f"--login {login}: this stack has {', '.join(record.dsns)}")
     values = {
-        "postgres_dsn": record.dsns.get("operator", record.postgres_dsn),
+        "postgres_dsn": record.dsns.get(login, record.postgres_dsn),
         "kafka_bootstrap_servers": record.bootstrap_servers,
         **ONE_BROKER,
     }

@@ -69,6 +69,14 @@ async def register(pool: Pool, source_id: str, *, description: str, shard_count:
         await connection.execute(query("sources", "register"), parameters)
 
 
+async def may_pass(pool: Pool) -> bool:
+    """Whether the login has a reconciler's rights, asked before a run is opened that it could not end."""
+    async with pool.connection() as connection:
+        cursor = connection.cursor(row_factory=scalar_row)
+        await cursor.execute(query("sources", "may_pass"))
+        return bool(await cursor.fetchone())
+
+
 async def standings(pool: Pool, source_ids: Sequence[str]) -> dict[str, Standing]:
     async with pool.connection() as connection:
         cursor = connection.cursor(row_factory=class_row(Standing))

@@ -121,6 +121,8 @@ def test_up_runs_every_component_and_names_the_one_that_is_killed(folder: Path) 
         check=False,
     )
     assert (done.returncode, json.loads(done.stdout)) == (0, []), done.stderr
+    assert "_reconciler:" in outrider(folder, "status", "--export", "--login", "reconciler").stdout
+    assert outrider(folder, "status", "--export", "--login", "nobody").returncode == 2
 
     os.kill(pid_of(folder, "worker-2"), signal.SIGKILL)
     eventually(lambda: is_gone(pid_of(folder, "worker-2")), "the killed worker is gone")

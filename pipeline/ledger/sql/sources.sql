@@ -10,6 +10,9 @@ set description = excluded.description,
     can_shadow = excluded.can_shadow,
     read_at = clock_timestamp()
 
+-- name: may_pass
+select pg_has_role(session_user, 'outrider_reconciler', 'member')
+
 -- name: standing
 -- One row for each of the named sources, with the time at which the database says so.
 select s.source_id, s.interval_at, s.cron_at, clock_timestamp() as now,
