@@ -21,6 +21,7 @@ from connectors.errors import ConfigurationError
 from connectors.route import ChangePolicy, ColumnValue, Header, JsonValue, Route, TopicByColumn
 from connectors.start_plan import Repair
 
+BYTES_MAX: Final = 1024 * 1024
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -96,14 +97,33 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 def read_config(path: Path, environment: Mapping[str, str]) -> ConnectorConfig:
     """Read the file. Raises ConfigurationError with one line that names the file and what to change in it."""
     try:
-        with path.open("rb") as content:
-            return parse_config(tomllib.load(content), environment)
+        config = parse_config(tomllib.loads(_content(path)), environment)
+        for name, value in config.kafka.items():
+            if name.endswith(".location"):  # librdkafka opens it
+                _check_that_it_ends(f"kafka.{name}", Path(str(value)))
+        return config
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from None
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
     except (ValueError, RecursionError) as error:  # a number may have too many digits, a list too many lists in it
         raise ConfigurationError(f"{path} is no TOML: {error}") from None
+
+
+def _content(path: Path) -> str:
+    """Raises OSError, UnicodeDecodeError or ConfigurationError."""
+    _check_that_it_ends("it", path)
+    with path.open("rb") as file:
+        content = file.read(BYTES_MAX + 1)
+    if len(content) > BYTES_MAX:
+        raise ConfigurationError(f"it has more than {BYTES_MAX} bytes, which no configuration has")
+    return content.decode()
+
+
+def _check_that_it_ends(name: str, path: Path) -> None:
+    """A start would wait for a pipe without a writer for ever. Raises ConfigurationError."""
+    if path.is_fifo() or path.is_char_device() or path.is_block_device() or path.is_socket():
+        raise ConfigurationError(f"{name} is a pipe, a device or a socket: name a regular file")
 
 
 def parse_config(content: dict[str, Any], environment: Mapping[str, str]) -> ConnectorConfig:

@@ -22,10 +22,16 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from pipeline.core.sealing import Vault
+from pipeline.input_files import InputFileError, as_text, check_regular, read_regular
 from topics.security import KafkaConnection
 
 PREFIX = "OUTRIDER_"
 FILE_SUFFIX = "_FILE"
+SECRET_BYTES_MAX = 64 * 1024
+TLS_FILES = (
+    *("postgres_sslrootcert", "postgres_sslcert", "postgres_sslkey"),
+    *("kafka_ssl_cafile", "kafka_ssl_certfile", "kafka_ssl_keyfile"),
+)
 
 # A month is more than any of them needs, and infinity is no time to wait.
 PositiveSeconds = Annotated[float, Field(gt=0, le=2_592_000, allow_inf_nan=False)]
@@ -70,9 +76,9 @@ class SecretFileSource(PydanticBaseSettingsSource):
             if direct in os.environ:
                 raise SettingsError(f"set {direct} or {direct}{FILE_SUFFIX}, not both")
             try:
-                values[name] = Path(path).read_text(encoding="utf-8").removesuffix("\n")
-            except (OSError, UnicodeDecodeError) as error:
-                raise SettingsError(f"{direct}{FILE_SUFFIX}: cannot read {path}: {error}") from error
+                values[name] = as_text(Path(path), read_regular(Path(path), SECRET_BYTES_MAX)).removesuffix("\n")
+            except InputFileError as error:
+                raise SettingsError(f"{direct}{FILE_SUFFIX}: {error}") from None
         return values
 
 
@@ -338,6 +344,10 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"{variable('topic_min_insync_replicas')} must not be above {variable('topic_replication_factor')}"
             )
+        for name in TLS_FILES:
+            path = getattr(self, name)
+            if path is not None:
+                _check_file(name, path)
         _ = self.kafka  # raises where its parts do not fit
         return self
 
@@ -395,6 +405,14 @@ def _port_ranges(text: str) -> tuple[tuple[int, int], ...]:
     if not ranges:
         raise ValueError("names no port; write them as in: 443 9000-9100")
     return tuple(ranges)
+
+
+def _check_file(name: str, path: Path) -> None:
+    """The clients' libraries would wait for a pipe. Raises ValueError."""
+    try:
+        check_regular(path)
+    except InputFileError as error:
+        raise ValueError(f"{variable(name)}: {error}") from None
 
 
 def _reveal(secret: SecretStr | None) -> str | None:

@@ -19,6 +19,7 @@ from examples.analytics.store import Store, StoreError
 from topics.security import KafkaConnection
 
 PLOT_EVERY_SECONDS = 10.0
+PROPERTIES_CHARACTERS_MAX = 64 * 1024
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -80,7 +81,8 @@ def _properties(path: Path | None) -> dict[str, str]:
     """Lines ``name=value``, as Kafka's own tools take them, by librdkafka's names. Raises OSError."""
     if path is None:
         return {}
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    with path.open(encoding="utf-8") as file:
+        lines = [line.strip() for line in file.read(PROPERTIES_CHARACTERS_MAX).splitlines()]
     pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
     return {name.strip(): value.strip() for name, _, value in pairs}
 

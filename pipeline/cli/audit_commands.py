@@ -16,6 +16,7 @@ from pipeline.cli.audit_export import export
 from pipeline.cli.audit_show import show
 from pipeline.cli.errors import CommandError
 from pipeline.cli.output import print_columns, print_json, visible
+from pipeline.input_files import InputFileError, read_named_text
 from pipeline.ledger.audit import newest_anchors, one_moment
 from pipeline.ledger.operator import operator_connection
 from pipeline.settings import load_settings
@@ -70,10 +71,9 @@ def anchors() -> None:
 def read_anchors(path: Path) -> KeptAnchors:
     """Raises CommandError for a line that is no anchor."""
     try:
-        with path.open(encoding="utf-8") as file:
-            lines = file.read(ANCHORS_BYTES_MAX).splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"--anchors: cannot read {path}: {error}") from None
+        lines = read_named_text(path, ANCHORS_BYTES_MAX).splitlines()
+    except InputFileError as error:
+        raise CommandError(f"--anchors: {error}") from None
     kept: dict[tuple[str, int], dict[int, bytes]] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():

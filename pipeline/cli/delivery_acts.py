@@ -16,6 +16,7 @@ import typer
 from pipeline.cli.acting import AsJson, Operator, Reason, act
 from pipeline.cli.errors import CommandError, UsageError
 from pipeline.cli.output import print_json, visible
+from pipeline.input_files import InputFileError, read_named_text
 from pipeline.ledger import operator_deliveries as acts
 from pipeline.ledger.operator import Act, operator_connection
 from pipeline.ledger.reports import destination_exists, find_delivery
@@ -24,6 +25,7 @@ from pipeline.offsets.targets import parse_duration
 from pipeline.settings import load_settings
 
 IDS_MAX = 100_000
+IDS_BYTES_MAX = 64 * 1024 * 1024
 
 DestinationFilter = Annotated[str | None, typer.Option("--destination", help="Only those of this destination.")]
 DeliveryIds = Annotated[list[str] | None, typer.Argument(help="Deliveries by id.")]
@@ -162,7 +164,7 @@ def _act(
         if wanted is not None:
             _act_on_selection(connection, verb, acts.select(connection, wanted), by, yes=yes, as_json=as_json)
         elif ids_from is not None:
-            _act_on_file(connection, verb, _read_ids(ids_from), by, yes=yes, as_json=as_json)
+            _act_on_file(connection, verb, read_ids(ids_from), by, yes=yes, as_json=as_json)
         elif delivery_ids:
             _report_named(connection, verb, delivery_ids, verb.named(connection, delivery_ids, by), as_json=as_json)
 
@@ -205,11 +207,11 @@ def _act_on_file(
         raise typer.Exit(1)
 
 
-def _read_ids(path: Path) -> list[str]:
+def read_ids(path: Path) -> list[str]:
     try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"--ids-from: cannot read {path}: {error}") from None
+        text = read_named_text(path, IDS_BYTES_MAX)
+    except InputFileError as error:
+        raise CommandError(f"--ids-from: {error}") from None
     delivery_ids = list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
     if not delivery_ids:
         raise CommandError(f"--ids-from: {path} names no delivery")

@@ -22,8 +22,9 @@ from pipeline.cli.errors import CommandError, UsageError
 from pipeline.cli.output import print_columns, print_fields, print_json, visible
 from pipeline.cli.signing_keys import Scheme, check_signing_key, new_signing_key
 from pipeline.core.signing import SECRET_PREFIX, SecretError
+from pipeline.input_files import STANDARD_INPUT, InputFileError, read_named_text
 from pipeline.ledger import operator as ledger
-from pipeline.settings import load_settings
+from pipeline.settings import SECRET_BYTES_MAX, load_settings
 
 _SUBSCRIPTION = re.compile(r"[^*\x00-\x1f\x7f]+(\.\*)?|\*")
 
@@ -362,9 +363,11 @@ def _check_subscriptions(event_types: list[str] | None) -> None:
 
 def _read_secret(path: Path) -> str:
     try:
-        text = sys.stdin.readline() if str(path) == "-" else path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"--secret-file: cannot read {path}: {error}") from None
+        # One line of a terminal is enough.
+        is_typed = str(path) == STANDARD_INPUT
+        text = sys.stdin.readline(SECRET_BYTES_MAX) if is_typed else read_named_text(path, SECRET_BYTES_MAX)
+    except InputFileError as error:
+        raise CommandError(f"--secret-file: {error}") from None
     try:
         return check_signing_key(text.strip())
     except SecretError as error:

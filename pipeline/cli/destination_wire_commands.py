@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +14,7 @@ from pipeline.cli.errors import CommandError, UsageError
 from pipeline.cli.output import visible
 from pipeline.core.classify import RulesError, check_rules
 from pipeline.delivery.tls import TlsSettings, TlsSettingsError, context_of
+from pipeline.input_files import InputFileError, read_named_text
 from pipeline.ledger import operator as ledger
 from pipeline.ledger.credentials import CredentialChange, set_credential
 from pipeline.settings import load_settings
@@ -184,9 +184,6 @@ def _user_and_password(path: Path) -> str:
 
 def _read(path: Path) -> str:
     try:
-        text = sys.stdin.read(FILE_BYTES_MAX + 1) if str(path) == "-" else path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"cannot read {path}: {error}") from None
-    if len(text) > FILE_BYTES_MAX:
-        raise CommandError(f"{path} has more than {FILE_BYTES_MAX} bytes")
-    return text
+        return read_named_text(path, FILE_BYTES_MAX)
+    except InputFileError as error:
+        raise CommandError(str(error)) from None

@@ -18,6 +18,7 @@ from pipeline.cli.acting import AsJson, Operator, Reason, act
 from pipeline.cli.errors import CommandError, UsageError
 from pipeline.cli.offsets_text import print_applied, print_plan, print_report
 from pipeline.cli.output import print_json, visible
+from pipeline.input_files import InputFileError, read_named_text
 from pipeline.ledger.operator import Act, operator_connection
 from pipeline.ledger.runs import find_run
 from pipeline.offsets.applying import Applied, Care, apply_plan, undo_run
@@ -278,13 +279,9 @@ def _ago(text: str) -> ToTime:
 def _listed(path: Path, group: str) -> ToListed:
     source = "standard input" if str(path) == "-" else str(path)
     try:
-        if str(path) == "-":
-            text = sys.stdin.read(CSV_BYTES_MAX)
-        else:
-            with path.open(encoding="utf-8-sig", newline="") as file:
-                text = file.read(CSV_BYTES_MAX)
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"{source} cannot be read: {error}") from None
+        text = read_named_text(path, CSV_BYTES_MAX)
+    except InputFileError as error:
+        raise CommandError(str(error)) from None
     try:
         return ToListed(read_csv(text, group), source)
     except OffsetsError as error:

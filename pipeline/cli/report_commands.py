@@ -18,6 +18,7 @@ from pipeline.cli.moments import parse_moment_or_ago
 from pipeline.cli.output import visible
 from pipeline.cli.report_repair import Repair, preview_repair, repair
 from pipeline.cli.report_text import print_report
+from pipeline.input_files import InputFileError, open_named_text
 from pipeline.ledger.report_tables import Scope, count_rows, finding_rows, report_session
 from pipeline.ledger.reports import destination_exists
 from pipeline.offsets.errors import OffsetsError
@@ -88,7 +89,8 @@ def report(
         # Opened before the long work, so that a name that cannot be is told at once.
         csv = None if csv_file is None else stack.enter_context(_new_file(csv_file))
         html = None if html_file is None else stack.enter_context(_new_file(html_file))
-        ids = None if receiver is None else read_receiver_list(bounded_lines(stack.enter_context(_lines(receiver))))
+        theirs = None if receiver is None else stack.enter_context(open_named_text(receiver))
+        ids = None if theirs is None else read_receiver_list(bounded_lines(theirs))
         made = make_report(session, settings, scope, settling, receiver_ids=ids, progress=_progress)
         _clear_progress()
         if csv is not None:
@@ -152,19 +154,6 @@ def _scope(since: str, until: str | None, bucket: str, destination: str | None) 
 
 
 @contextmanager
-def _lines(path: Path) -> Iterator[TextIO]:
-    if str(path) == "-":
-        yield sys.stdin
-        return
-    try:
-        file = path.open(encoding="utf-8")
-    except OSError as error:
-        raise CommandError(f"--receiver: cannot read {path}: {error.strerror}") from None
-    with file:
-        yield file
-
-
-@contextmanager
 def _new_file(path: Path) -> Iterator[TextIO]:
     try:
         file = path.open("w", encoding="utf-8", newline="")
@@ -180,7 +169,7 @@ def _errors() -> Iterator[None]:
         yield
     except OffsetsError as error:
         raise CommandError(str(error)) from None
-    except ReceiverListError as error:
+    except (ReceiverListError, InputFileError) as error:
         raise CommandError(f"--receiver: {error}") from None
     except UnicodeDecodeError as error:
         raise CommandError(f"--receiver: is not UTF-8: {error}") from None

@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from pipeline.input_files import InputFileError, read_named
 from pipeline.offsets.errors import OffsetsError
 from pipeline.offsets.plan import PLAN_FORMAT, Plan, is_consistent
 
@@ -59,14 +60,11 @@ def write_once(plan: msgspec.Struct, path: Path, error: ErrorOf) -> None:
 
 
 def read_bounded(path: Path, bytes_max: int, error: ErrorOf) -> bytes:
+    """A pipe too. Raises the error for one that is larger than any plan."""
     try:
-        with path.open("rb") as file:
-            content = file.read(bytes_max + 1)
-    except OSError as failure:
-        raise error(f"{path} cannot be read: {failure.strerror}") from None
-    if len(content) > bytes_max:
-        raise error(f"{path} is larger than any plan")
-    return content
+        return read_named(path, bytes_max)
+    except InputFileError as failure:
+        raise error(str(failure)) from None
 
 
 def decode_plan(content: bytes, kind: type[Kind], plan_format: str, error: ErrorOf) -> Kind:

@@ -11,9 +11,11 @@ from typing import Annotated, Any, LiteralString
 import msgspec
 from msgspec import Meta
 
+from pipeline.input_files import InputFileError, as_text, read_regular
 from pipeline.reconcile.source_clock import check_cron
 
 SOURCES_MAX = 1_000
+SOURCE_BYTES_MAX = 256 * 1024
 SHARDS_MAX = 1_024
 
 _ID = re.compile(r"[a-z][a-z0-9_-]{0,62}")
@@ -96,9 +98,10 @@ def read_source(path: Path) -> Source:
             raise SourceFileError(
                 "a source is named by its file: a small letter, then up to 62 of a-z, 0-9, _ and -, and .toml"
             )
-        return parse_source(path.stem, tomllib.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise SourceFileError(f"{path} cannot be read: {error.strerror or error}") from None
+        content = as_text(path, read_regular(path, SOURCE_BYTES_MAX))
+        return parse_source(path.stem, tomllib.loads(content))
+    except InputFileError as error:
+        raise SourceFileError(str(error)) from None
     except SourceFileError as error:
         raise SourceFileError(f"{path}: {error}") from None
     except (ValueError, RecursionError) as error:  # a number may have too many digits, a list too many lists in it

@@ -1,11 +1,13 @@
-"""Files of delivery ids, one a line: read as they stand, however long they are."""
+"""Files of delivery ids, one a line: read as they stand, however long they are. Regular files, because a run reads them again."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 
+from pipeline.input_files import InputFileError, open_regular
 from pipeline.replay.errors import ReplayError
 from pipeline.replay.plan import IdList
 from topics.codecs import IDENTITY_BYTES_MAX
@@ -17,7 +19,7 @@ LINE_BYTES_MAX = 64 * 1024
 def read_ids(path: Path) -> Iterator[str]:
     """In the order of the file, which may have one more than once. Raises ReplayError."""
     try:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             for number, line in enumerate(iter(lambda: file.readline(LINE_BYTES_MAX), b""), start=1):
                 content = line.strip()
                 if len(content) > IDENTITY_BYTES_MAX or b"\0" in content or len(line) == LINE_BYTES_MAX:
@@ -26,6 +28,13 @@ def read_ids(path: Path) -> Iterator[str]:
                     yield content.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ReplayError(f"{path} cannot be read: {error}") from None
+
+
+def _opened(path: Path) -> BufferedReader:
+    try:
+        return open_regular(path)
+    except InputFileError as error:
+        raise ReplayError(f"{error}: ids are read again when the plan is run, so name a file that keeps them") from None
 
 
 def describe(path: Path, *, ids: int, unknown: int) -> IdList:
@@ -43,7 +52,7 @@ def check_unchanged(listed: IdList) -> Path:
 
 def _digest(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise ReplayError(f"{path} cannot be read: {error.strerror}") from None

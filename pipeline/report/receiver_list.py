@@ -8,6 +8,8 @@ from typing import TextIO
 
 ID_CHARACTERS_MAX = 1_024
 LINE_CHARACTERS_MAX = 1_048_576
+LINES_MAX = 100_000_000
+"""A pipe may go on for ever, and what it says is kept on the database's disk."""
 ID_FIELDS = ("delivery_id", "webhook-id", "webhook_id", "idempotency_key", "id")
 """In an object, the first of these that is there."""
 
@@ -24,6 +26,10 @@ def bounded_lines(file: TextIO) -> Iterator[str]:
 def read_receiver_list(lines: Iterable[str]) -> Iterator[str]:
     """Ids in the list's order, repeats among them. Empty lines are passed over. Raises ReceiverListError."""
     for number, line in enumerate(lines, start=1):
+        if number > LINES_MAX:
+            raise ReceiverListError(
+                f"has more than {LINES_MAX} lines: compare a shorter time, with --since and --until"
+            )
         text = line.strip().removeprefix("\ufeff")
         if text:
             yield _checked(_id_of(text, number), number)

@@ -124,7 +124,7 @@ def test_story_export_and_verification(
     [
         (("show", "dlv_nobody"), 1, "neither the ledger nor the audit knows"),
         (("verify", "--topic", "nothing"), 1, "nothing is recorded of topic nothing"),
-        (("verify", "--anchors", "/nonexistent"), 1, "cannot read"),
+        (("verify", "--anchors", "/nonexistent"), 1, "cannot be read"),
         (("export", "--format", "parquet"), 2, "needs --out FILE"),
         (("export", "--since", "yesterday"), 2, "--since"),
         (("export", "--out", "/nonexistent/x"), 1, "cannot be written"),

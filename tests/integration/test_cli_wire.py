@@ -138,7 +138,7 @@ def test_headers_and_credentials_are_set_sealed_and_never_shown(outrider, databa
         (("--header", "traceparent: x"), "belong to the event"),
         (("--header", "x: é"), "outside ASCII"),
         (("--header", "a b: x"), "not an HTTP token"),
-        (("--bearer-file", "/nowhere"), "cannot read /nowhere"),
+        (("--bearer-file", "/nowhere"), "/nowhere cannot be read"),
         (("--bearer-file", "-"), "one word of printable ASCII"),
         (("--basic-file", "-"), "write user:password"),
         (("--ca-file", "-"), "no certificate in PEM"),

@@ -19,6 +19,7 @@ ALLOWED = {
             "pipeline.ledger",
             "pipeline.core",
             "pipeline.settings",
+            "pipeline.input_files",
             "pipeline.health",
             "topics",
         }
@@ -26,14 +27,16 @@ ALLOWED = {
     },
     # Reads groups and logs as offsets does.
     "pipeline.replay": {
-        *("pipeline.replay", "pipeline.offsets", "pipeline.ledger", "pipeline.core", "pipeline.settings", "topics"),
+        *("pipeline.replay", "pipeline.offsets", "pipeline.ledger", "pipeline.core", "pipeline.settings"),
+        *("pipeline.input_files", "topics"),
     },
     # A report compares what these read.
     "pipeline.report": {
         *("pipeline.report", "pipeline.audit", "pipeline.offsets", "pipeline.ledger", "pipeline.core"),
         *("pipeline.settings", "topics"),
     },
-    "pipeline.settings": {"pipeline.core", "topics"},
+    "pipeline.settings": {"pipeline.core", "pipeline.input_files", "topics"},
+    "pipeline.input_files": set[str](),
     "pipeline.logs": set[str](),
     "pipeline.health": set[str](),
     "connectors": {"connectors"},
