@@ -30,7 +30,7 @@ def as_text(report: Report) -> str:
         "admitted": f"{report.admitted} deliveries of {report.events} events",
         "  = succeeded": f"{report.succeeded}",
         "  + dead": f"{report.dead}",
-        "  + waiting": f"{report.waiting}",
+        "  + waiting": _waiting(report),
         "attempts": f"{report.attempts}, {report.lease_expired} of them lease_expired, {report.late} late",
         "received": f"{report.receiver_distinct}, taken over {report.receiver_effects}, repeats {report.receiver_repeats}",
         "dispatched": f"{report.dispatches}: {reasons}",
@@ -50,6 +50,12 @@ def as_text(report: Report) -> str:
     lines.append("NOT EXACT: " + ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()))
     lines += [f"  {finding.kind}  {finding.id}  {finding.reason}" for finding in report.findings]
     return "\n".join(lines)
+
+
+def _waiting(report: Report) -> str:
+    """Receivers that never answer keep their deliveries waiting for a next try, which a demo does not wait for."""
+    at = ", ".join(row.destination_id for row in report.destinations if row.waiting)
+    return f"{report.waiting}, for their next try at {at}" if at else "0"
 
 
 def _destination_lines(report: Report) -> list[str]:
