@@ -87,7 +87,7 @@ class Worker:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(serve_health(settings.health_host, settings.health_port, self.ready))
             pool = await stack.enter_async_context(
-                open_pool(settings.postgres_conninfo, settings.postgres_pool_size, "worker")
+                open_pool(settings.postgres_conninfo, settings.postgres_pool_size, "worker", plans_once=True)
             )
             if not await self._unless_stopped(wait_for_database(pool)):
                 return 0
