@@ -136,10 +136,12 @@ async def claim(
         "dispatch_seqs": [r.dispatch_seq for r in requests],
         "body_sha256s": [r.body_sha256 for r in requests],
     }
-    async with pool.connection() as connection, connection.pipeline(), connection.transaction():
-        await connection.execute(query("deliveries", "lock_pace"), {"delivery_ids": parameters["delivery_ids"]})
+    async with pool.connection() as connection:
         cursor = connection.cursor(row_factory=dict_row)
-        await cursor.execute(query("deliveries", "claim"), parameters)
+        # What is sent in one pipeline without a transaction of its own is one: it is committed at the pipeline's end.
+        async with connection.pipeline():
+            await connection.execute(query("deliveries", "lock_pace"), {"delivery_ids": parameters["delivery_ids"]})
+            await cursor.execute(query("deliveries", "claim"), parameters)
         rows = await cursor.fetchall()
     # A request that repeats another of the same call has no row: it is stale by the time the first one is claimed.
     answers: list[Claimed | Refused] = [Refused(r.delivery_id, "stale") for r in requests]
