@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +19,14 @@ from pipeline.cli.output import visible
 from pipeline.cli.report_repair import Repair, preview_repair, repair
 from pipeline.cli.report_text import print_report
 from pipeline.input_files import InputFileError, open_named_text
-from pipeline.ledger.report_tables import Scope, count_rows, finding_rows, report_session
+from pipeline.ledger.report_tables import (
+    LedgerLockedError,
+    LockHolder,
+    Scope,
+    count_rows,
+    finding_rows,
+    report_session,
+)
 from pipeline.ledger.reports import destination_exists
 from pipeline.offsets.errors import OffsetsError
 from pipeline.offsets.targets import parse_duration
@@ -59,6 +66,9 @@ def report(
     settle_seconds: Annotated[
         float, typer.Option(min=0, max=3600, help="Longest wait for the connector, and for the audit, to be as far.")
     ] = 20.0,
+    lock_seconds: Annotated[
+        float, typer.Option(min=0.001, max=3600, help="Longest wait for a session that has locked a table.")
+    ] = 30.0,
     csv_file: Annotated[Path | None, typer.Option("--csv", help="Write the counts there.", dir_okay=False)] = None,
     html_file: Annotated[
         Path | None, typer.Option("--html", help="Write a page with plots there.", dir_okay=False)
@@ -82,8 +92,8 @@ def report(
     scope = _scope(since, until, bucket, destination)
     _check_options(receiver, destination, reason, repairs=repair_, force=force, yes=yes)
     settling = Settling(slot or [settings.connector_slot], settle_seconds, _say)
-    with ExitStack() as stack, _errors():
-        session = stack.enter_context(report_session(settings.postgres_conninfo))
+    with _errors(), ExitStack() as stack:
+        session = stack.enter_context(report_session(settings.postgres_conninfo, lock_seconds=lock_seconds))
         if destination is not None and not destination_exists(session, destination):
             raise CommandError(f"no destination {visible(destination)}: see outrider destination list")
         # Opened before the long work, so that a name that cannot be is told at once.
@@ -171,10 +181,29 @@ def _errors() -> Iterator[None]:
         raise CommandError(str(error)) from None
     except (ReceiverListError, InputFileError) as error:
         raise CommandError(f"--receiver: {error}") from None
+    except LedgerLockedError as error:
+        raise CommandError(_locked(error.holders)) from None
     except UnicodeDecodeError as error:
         raise CommandError(f"--receiver: is not UTF-8: {error}") from None
     except KeyboardInterrupt:
         raise CommandError("interrupted: nothing is left behind; the same command begins anew") from None
+
+
+def _locked(holders: Sequence[LockHolder]) -> str:
+    if not holders:
+        return "a table was locked for longer than --lock-seconds, and is free again: the same command begins anew"
+    by_pid: dict[int, list[LockHolder]] = {}
+    for holder in holders:
+        by_pid.setdefault(holder.pid, []).append(holder)
+    sessions = "; ".join(
+        f"process {pid} ({visible(held[0].user)}, {visible(held[0].application)}) "
+        f"{'waits to lock' if held[0].is_waiting else 'has locked'} {', '.join(visible(h.table) for h in held)}"
+        for pid, held in by_pid.items()
+    )
+    return (
+        f"the report waited longer than --lock-seconds: {sessions}. Wait until that is over, or end it as its user: "
+        f"select pg_terminate_backend({holders[0].pid}); then the same command begins anew"
+    )
 
 
 def _say(line: str) -> None:

@@ -106,12 +106,43 @@ class FindingRow:
     detail: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class LockHolder:
+    """A session that keeps everybody else from a table; ``is_waiting`` for its own turn, which comes before theirs."""
+
+    pid: int
+    user: str | None
+    application: str | None
+    table: str
+    is_waiting: bool
+
+
+class LedgerLockedError(Exception):
+    """A table could not be read for longer than was to be waited."""
+
+    def __init__(self, holders: Sequence[LockHolder]) -> None:
+        super().__init__(holders)
+        self.holders = holders
+        """As of a moment later; empty where they are gone."""
+
+
 @contextmanager
-def report_session(conninfo: str) -> Iterator[psycopg.Connection]:
-    """A session for one report; its tables are gone with it."""
+def report_session(conninfo: str, *, lock_seconds: float) -> Iterator[psycopg.Connection]:
+    """A session for one report; its tables are gone with it.
+
+    Statements run as long as they have work, which may be long over a million rows, but wait for nobody longer than
+    ``lock_seconds``. Raises LedgerLockedError.
+    """
     with psycopg.connect(conninfo, autocommit=True, application_name="outrider report") as connection:
-        connection.execute(f"set statement_timeout = 0; set timezone = 'UTC'; set work_mem = '{WORK_MEM}'")
-        yield connection
+        connection.execute(
+            f"set statement_timeout = 0; set lock_timeout = {max(1, round(lock_seconds * 1000))}; "
+            f"set timezone = 'UTC'; set work_mem = '{WORK_MEM}'"
+        )
+        try:
+            yield connection
+        except psycopg.errors.LockNotAvailable:
+            holders = connection.cursor(row_factory=class_row(LockHolder)).execute(query("report", "lock_holders"))
+            raise LedgerLockedError(holders.fetchall()) from None
 
 
 def take_ledger(connection: psycopg.Connection, scope: Scope) -> Moment:

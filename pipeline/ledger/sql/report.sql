@@ -1,6 +1,22 @@
 -- The reconciliation report: the ledger as of one moment, topics and a receiver's list beside it, all in temporary tables, so
 -- that the server sorts and joins them on its disk and nobody holds a million rows in memory.
 
+-- name: lock_holders
+-- Who keeps readers from our tables: with the lock, or in front of them in its queue.
+select l.pid, a.usename as "user", nullif(a.application_name, '') as application, l.relation::regclass::text as "table",
+       not l.granted as is_waiting
+from pg_locks l
+join pg_class c on c.oid = l.relation
+join pg_namespace n on n.oid = c.relnamespace
+left join pg_stat_activity a on a.pid = l.pid
+where l.mode = 'AccessExclusiveLock'
+  and l.database = (select d.oid from pg_database d where d.datname = current_database())
+  and n.nspname in ('outrider', 'outrider_audit')
+  and c.relkind in ('r', 'p')
+  and l.pid <> pg_backend_pid()
+order by not l.granted, l.pid, 4
+limit 5
+
 -- name: take_deliveries
 -- What is reported on. Buckets begin at 1970 in UTC.
 create temporary table report_delivery as
