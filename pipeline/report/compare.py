@@ -19,13 +19,14 @@ class Kind:
 
 REPAIR: Final = "outrider reconcile report --repair"
 REBUILD: Final = "outrider replay rebuild"
+RESET: Final = "outrider connector reset"
 
 KINDS: Final = (
     Kind("not_in_topic", "dispatched by the ledger, and not in the dispatch topic", mend=REPAIR),
     Kind("no_dispatch", "in transport by its state, while no dispatch of it exists", mend=REPAIR),
     Kind("not_in_ledger", "in the dispatch topic, and not in the ledger", mend=REBUILD),
     Kind("duplicate_dispatch", "one dispatch in the topic more than once; workers take one"),
-    Kind("attempt_not_in_topic", "attempted by the ledger, and not in the attempts topic"),
+    Kind("attempt_not_in_topic", "attempted by the ledger, and not in the attempts topic", mend=RESET),
     Kind("attempt_not_in_ledger", "in the attempts topic, and not in the ledger", mend=REBUILD),
     Kind("duplicate_attempt", "one attempt in the topic more than once"),
     Kind("no_attempt", "succeeded, while no attempt is on record"),

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import csv
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.fixtures.components import StartComponent
-from tests.fixtures.databases import database_name
 from tests.support.delivery_world import World, opened, wait_until
 from tests.support.ledger_rows import connect, scalar
 from tests.support.program import Outrider
+from tests.support.reports import careless_slot, ids_of
 
 SETTLE = ("--settle-seconds", "30")
 
@@ -24,30 +21,6 @@ SETTLE = ("--settle-seconds", "30")
 def world(database: str, bootstrap_servers: str, topic_prefix: str) -> Iterator[World]:
     with opened(database, bootstrap_servers, topic_prefix) as world:
         yield world
-
-
-@contextmanager
-def careless_slot(dsn: str) -> Iterator[None]:
-    """Somebody who confirms the slot and publishes nothing."""
-    over = threading.Event()
-
-    def confirm() -> None:
-        with connect(dsn) as session:
-            while not over.is_set():
-                session.execute("select pg_replication_slot_advance(%s, pg_current_wal_lsn())", (database_name(dsn),))
-                over.wait(0.1)
-
-    thread = threading.Thread(target=confirm)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def ids_of(report: Any, kind: str) -> list[str]:
-    return sorted({f["delivery_id"] for f in report["findings"] if f["kind"] == kind})
 
 
 def produce(
