@@ -119,7 +119,8 @@ def _drive(settings: Settings, connection: psycopg.Connection, run_id: UUID, *, 
 
 def _show_ended(ended: Ended, *, as_json: bool) -> None:
     if as_json:
-        print_json({"run": ended.run_id, "outcome": ended.outcome, **ended.progress.counts()})
+        raised = {"raised": ended.raised} if ended.raised else {}
+        print_json({"run": ended.run_id, "outcome": ended.outcome, **ended.progress.counts(), **raised})
     else:
         print_ended(ended)
     if ended.outcome != "done":

@@ -15,7 +15,7 @@ from pipeline.cli.errors import CommandError
 from pipeline.cli.output import print_columns, print_fields, print_json, visible
 from pipeline.ledger import replay as ledger_replay
 from pipeline.replay.driving import Ended, run_of
-from pipeline.replay.plan import IdList, Plan
+from pipeline.replay.plan import AttemptIds, IdList, Plan
 from pipeline.replay.progress import DONE, Progress
 
 WAITED_FOR_MAX = 20
@@ -85,6 +85,11 @@ def _print_read(plan: Plan) -> None:
             )
         if plan.read.removed:
             print(f"RETENTION HAS REMOVED {plan.read.removed} offsets of the range; what lay there is not replayed")
+    if isinstance(plan.attempt_ids, AttemptIds):
+        given, proven = plan.attempt_ids.given, plan.attempt_ids.proven
+        print(
+            f"ATTEMPTS are numbered up to {given} in the ledger and to {proven} in the topic: the run goes on behind that"
+        )
     for part in plan.ranges:
         if part.note is not None:
             print(f"{part.topic} partition {part.partition}: {part.note}")
@@ -126,6 +131,8 @@ def print_ended(ended: Ended) -> None:
     print(f"run {ended.run_id} is {ended.outcome}: {done or 'nothing was to be done'}")
     for reason, count in sorted(progress.skipped.items()):
         print(f"skipped {count}: {WHY.get(reason, reason)}")
+    for raised in ended.raised:
+        print(f"{raised['sequence']} goes on behind {raised['raised_to']}, it was at {raised['was']}")
     if progress.waiting:
         print(f"left {progress.waiting} as they are")
     if progress.refused:
@@ -165,6 +172,7 @@ def status_of(connection: psycopg.Connection, run_id: UUID) -> dict[str, Any]:
         "started_at": run.started_at,
         "finished_at": run.finished_at,
         "counts": progress.counts(),
+        "raised": run.after or [],
         "offsets_read": progress.offsets_read,
         "offsets": progress.offsets,
         "waits_for": []
@@ -178,9 +186,14 @@ def status_of(connection: psycopg.Connection, run_id: UUID) -> dict[str, Any]:
 
 def print_status(status: dict[str, Any]) -> None:
     print_fields(
-        [(name.replace("_", " "), value) for name, value in status.items() if name not in ("counts", "waits_for")]
+        [
+            (name.replace("_", " "), value)
+            for name, value in status.items()
+            if name not in ("counts", "waits_for", "raised")
+        ]
     )
     print_fields([(f"count {name}", value) for name, value in status["counts"].items()])
+    print_fields([(row["sequence"], f"from {row['was']} to {row['raised_to']}") for row in status["raised"]])
     for row in status["waits_for"]:
         print(f"waits for {visible(row['destination_id'])}: {row['hold'] or 'its turn'}")
 

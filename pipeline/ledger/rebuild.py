@@ -17,12 +17,15 @@ from pipeline.ledger.replay_plan import Count, Sampled
 
 NO_RUN = UUID(int=0)
 """Under which a plan keeps its evidence."""
+ATTEMPT_ID_MAX = 10**18 - 1
+"""Of one that is believed: a message with a higher number is none of ours, and would leave too few for new attempts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """One attempt, as its topic has it."""
 
+    attempt_id: int
     delivery_id: str
     attempt: int
     dispatch_seq: int
@@ -72,6 +75,21 @@ def gather(connection: psycopg.Connection, run_id: UUID, attempts: Sequence[Evid
             "recorded_at": [a.recorded_at for a in attempts],
         },
     )
+
+
+def given_attempt_ids(connection: psycopg.Connection) -> int:
+    """The last number that an attempt was given; 0 where none was."""
+    row = connection.execute(query("rebuild", "given_attempt_ids")).fetchone()
+    if row is None:
+        raise RuntimeError("a function always returns a row")
+    return int(row[0])
+
+
+def raise_attempt_ids(connection: psycopg.Connection, run_id: UUID, attempts: Sequence[Evidence]) -> None:
+    """Let the next attempt get a number above all of these. What is raised, the run has on record, in the same transaction."""
+    if attempts:
+        proven = max(a.attempt_id for a in attempts)
+        connection.execute(query("rebuild", "raise_attempt_ids"), {"run_id": run_id, "proven": proven})
 
 
 def find(connection: psycopg.Connection, dispatches: Sequence[Logged]) -> None:

@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -58,6 +59,8 @@ class Ended:
     run_id: UUID
     outcome: str
     progress: Progress
+    raised: list[dict[str, Any]]
+    """Sequences that were behind the topic: ``sequence``, ``was``, ``raised_to``."""
 
 
 @dataclass(slots=True)
@@ -115,7 +118,8 @@ class Driver:
     def _end(self, progress: Progress, outcome: str) -> Ended:
         end_run(self.ledger, self.run_id, progress, cancelled=outcome == "cancelled")
         self.report(progress)
-        return Ended(self.run_id, outcome, progress)
+        run = find_run(self.ledger, self.run_id)
+        return Ended(self.run_id, outcome, progress, raised=(run and run.after) or [])
 
 
 def end_run(ledger: psycopg.Connection, run_id: UUID, progress: Progress, *, cancelled: bool) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from pipeline.ledger.replay import Choice, Source
 from pipeline.ledger.replay_plan import Count, Sampled
@@ -57,6 +58,13 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     """Offsets of the ranges that retention has taken, as far as offsets tell."""
 
 
+class AttemptIds(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a rebuild: attempts of the topic have higher numbers than the ledger has given out since it was restored."""
+
+    given: int
+    proven: int
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     format: str
     cluster_id: str | None
@@ -77,6 +85,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     expected_seconds: float
     slowest_destination: str | None
     """Whose own rate, not the run's, decides how long it takes."""
+    attempt_ids: AttemptIds | UnsetType = UNSET
+    """Left out of the file where there is nothing to raise."""
     checksum: str = ""
 
     @property

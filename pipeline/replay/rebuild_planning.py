@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import psycopg
+from msgspec import UNSET
 
 from pipeline.ledger import rebuild as ledger_rebuild
 from pipeline.ledger import replay_plan
@@ -12,7 +13,7 @@ from pipeline.ledger.rebuild import NO_RUN
 from pipeline.ledger.replay import Choice
 from pipeline.offsets.kafka_groups import KafkaGroups
 from pipeline.replay.dispatch_messages import sort_messages
-from pipeline.replay.plan import PLAN_FORMAT, Plan, expected_seconds, sealed
+from pipeline.replay.plan import PLAN_FORMAT, AttemptIds, Plan, expected_seconds, sealed
 from pipeline.replay.planning import SAMPLE_ROWS, Progress, ReadProgress, stretches_of
 from pipeline.replay.ranges import ByTime, resolve
 from pipeline.replay.rebuilding import evidence_of, newest_of_each
@@ -47,9 +48,12 @@ def make_rebuild_plan(
     attempts = resolve(groups, topics.attempts, ByTime(wanted.since, None))
     dispatches = resolve(groups, topics.dispatch, wanted)
     read_on = ReadProgress((*attempts, *dispatches), progress)
+    given = ledger_rebuild.given_attempt_ids(ledger)
+    proven = 0
     with TopicScan(kafka, topics.reader_group, stretches_of(attempts)) as scan:
         for batch in scan.batches():
             found, refused = evidence_of(batch.messages)
+            proven = max((proven, *(a.attempt_id for a in found)))
             ledger_rebuild.gather(ledger, NO_RUN, found)
             read_on.add(batch, broken=len(refused))
     with TopicScan(kafka, topics.reader_group, stretches_of(dispatches)) as scan:
@@ -76,5 +80,6 @@ def make_rebuild_plan(
             sample=tuple(ledger_rebuild.sample(ledger, SAMPLE_ROWS)),
             expected_seconds=seconds,
             slowest_destination=None,
+            attempt_ids=AttemptIds(given=given, proven=proven) if proven > given else UNSET,
         )
     )

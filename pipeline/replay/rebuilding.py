@@ -15,13 +15,13 @@ from confluent_kafka import Message
 
 from pipeline.ledger import rebuild as ledger_rebuild
 from pipeline.ledger import replay as ledger_replay
-from pipeline.ledger.rebuild import Evidence, Logged
+from pipeline.ledger.rebuild import ATTEMPT_ID_MAX, Evidence, Logged
 from pipeline.offsets.places import Place
 from pipeline.replay.dispatch_messages import Named, Refused, sort_messages
 from pipeline.replay.errors import ReplayError
 from pipeline.replay.topic_scan import Batch
 from pipeline.replay.work import Prepared, Work, drain
-from topics.codecs import DISPATCH_SEQ_MAX, RecordError, decode_attempt
+from topics.codecs import DISPATCH_SEQ_MAX, Attempt, RecordError, decode_attempt
 from topics.declarations import ATTEMPTS, DISPATCH
 
 RELEASE_ROWS: Final = 1_000
@@ -32,7 +32,12 @@ def read_attempts(work: Work) -> bool:
 
     def prepare(batch: Batch) -> Prepared:
         found, refused = evidence_of(batch.messages)
-        return Prepared(refused, lambda: ledger_rebuild.gather(work.ledger, work.run_id, found))
+
+        def act() -> None:
+            ledger_rebuild.raise_attempt_ids(work.ledger, work.run_id, found)
+            ledger_rebuild.gather(work.ledger, work.run_id, found)
+
+        return Prepared(refused, act)
 
     return drain(work, work.settings.name(ATTEMPTS), "evidence", prepare)
 
@@ -85,11 +90,12 @@ def evidence_of(messages: Iterable[tuple[Place, Message]]) -> tuple[list[Evidenc
         attempt = decode_attempt(message.value())
         if isinstance(attempt, RecordError):
             refused.append(Refused(place, message, str(attempt), []))
-        elif (problem := _implausible(attempt.attempt, attempt.dispatch_seq, attempt.delivery_id)) is not None:
+        elif (problem := _implausible(attempt)) is not None:
             refused.append(Refused(place, message, problem, []))
         else:
             found.append(
                 Evidence(
+                    attempt_id=attempt.attempt_id,
                     delivery_id=attempt.delivery_id,
                     attempt=attempt.attempt,
                     dispatch_seq=attempt.dispatch_seq,
@@ -129,8 +135,12 @@ def _logged(entry: Named) -> Logged:
     )
 
 
-def _implausible(attempt: int, dispatch_seq: int, delivery_id: str) -> str | None:
-    for name, number in (("attempt", attempt), ("dispatch_seq", dispatch_seq)):
-        if not 0 <= number <= DISPATCH_SEQ_MAX:
-            return f"{name}: is not a number from 0 to {DISPATCH_SEQ_MAX}"
-    return "delivery_id: holds a character that no id has" if "\0" in delivery_id else None
+def _implausible(attempt: Attempt) -> str | None:
+    for name, number, largest in (
+        ("attempt_id", attempt.attempt_id, ATTEMPT_ID_MAX),
+        ("attempt", attempt.attempt, DISPATCH_SEQ_MAX),
+        ("dispatch_seq", attempt.dispatch_seq, DISPATCH_SEQ_MAX),
+    ):
+        if not 0 <= number <= largest:
+            return f"{name}: is not a number from 0 to {largest}"
+    return "delivery_id: holds a character that no id has" if "\0" in attempt.delivery_id else None

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from pipeline.core.ids import delivery_identity, message_identity
 from tests.support.delivery_world import World, opened
+from tests.support.ledger_rows import scalar
 from tests.support.program import Outrider
-from tests.support.replay_world import publish_attempts, publish_whole, ran, report
+from tests.support.replay_world import publish_attempts, publish_whole, ran, report, status
 
 PAYLOAD = b'{"b": 1,  "a": "\xff\x00"}'
 
@@ -52,6 +54,9 @@ def test_lost_rows_come_back_and_known_ones_stay(
             (ids["restored"], 1, "succeeded", "success"),
         ],
     )
+    world.ledger.execute(
+        "select nextval('outrider.delivery_attempt_attempt_id_seq'), nextval('outrider.delivery_attempt_attempt_id_seq')"
+    )
     admitted_events = events(world)
     # The database is restored to a time when five were not there yet, and two stood at their first dispatch.
     lost = [ids[name] for name in ("due", "succeeded", "dead", "late", "retried")]
@@ -70,10 +75,17 @@ def test_lost_rows_come_back_and_known_ones_stay(
         ("rebuild_dead", "missing"): 1,
         ("advance", "enqueued"): 2,
     }
+    assert made["attempt_ids"] == {"given": 2, "proven": 5}
     assert world.states() == {"enqueued": 3}
 
     done = ran(outrider, tmp_path / "plan")
     assert (done["rebuilt"], done["advanced"], done["skipped"]) == (5, 2, 0)
+    raised = [{"sequence": "outrider.delivery_attempt.attempt_id", "was": 2, "raised_to": 5}]
+    assert done["raised"] == raised
+    assert status(outrider, done["run"])["raised"] == raised
+    assert outrider("runs", "show", done["run"], "--json").json["after"] == raised
+    # No number that an attempt in the topic has is given out twice.
+    assert scalar(world.ledger, "select nextval('outrider.delivery_attempt_attempt_id_seq')") == 6
     assert events(world) == admitted_events
     states = {name: world.delivery(delivery_id)["state"] for name, delivery_id in ids.items()}
     assert states == {
@@ -92,6 +104,7 @@ def test_lost_rows_come_back_and_known_ones_stay(
 
     again = plan(outrider, tmp_path / "again")
     assert again["counts"] == []
+    assert "attempt_ids" not in again
     assert again["read"]["messages"] == 16 + 6
 
 
@@ -137,3 +150,43 @@ def events(world: World) -> list[tuple[Any, ...]]:
     return world.ledger.execute(
         "select event_id, event_type, content_type, payload, headers from outrider.event order by event_id"
     ).fetchall()
+
+
+def test_numbers_of_attempts_are_raised_with_the_runs_record_or_not_at_all(
+    outrider: Outrider, world: World, role_dsns: dict[str, str], bootstrap_servers: str, tmp_path: Path
+) -> None:
+    """Also in batches, of which a crash may be the last; never back, and never on the word of what is none of ours."""
+    publish_attempts(world, bootstrap_servers, [("dlv_x", 1, "late", "success")] * 3)
+    plan(outrider, tmp_path / "plan")
+    ran(outrider, tmp_path / "plan")
+    (run_id,) = world.ledger.execute("select run_id from outrider.replay").fetchone() or (None,)
+    world.ledger.execute("update outrider.replay set phase = 'evidence'")
+    world.ledger.execute("update outrider.run set finished_at = null, after = null where run_id = %s", (run_id,))
+
+    def after() -> Any:
+        return scalar(world.ledger, "select after from outrider.run where run_id = %s", run_id)
+
+    def given() -> Any:
+        return scalar(world.ledger, "select outrider.given_attempt_ids()")
+
+    assert given() == 2
+    with psycopg.connect(role_dsns["operator"]) as operator:
+        lift = "select outrider.raise_attempt_ids(%s, %s)"
+        operator.execute(lift, (run_id, 100))
+        operator.rollback()
+        assert (given(), after()) == (2, None)
+        for proven in (100, 90, 250):
+            operator.execute(lift, (run_id, proven))
+            operator.commit()
+        assert (given(), after()) == (
+            250,
+            [{"sequence": "outrider.delivery_attempt.attempt_id", "was": 2, "raised_to": 250}],
+        )
+        for wrong in (-1, 10**18, None):
+            with pytest.raises(psycopg.errors.InvalidParameterValue, match="no attempt has the number"):
+                operator.execute(lift, (run_id, wrong))
+            operator.rollback()
+        world.ledger.execute("update outrider.replay set phase = 'over'")
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match="rebuilds nothing now"):
+            operator.execute(lift, (run_id, 300))
+    assert given() == 250

@@ -22,22 +22,11 @@ RUN_ID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]
 
 def documented_commands(heading: str) -> list[str]:
     """The commands of all console blocks below the heading, in their order."""
-    blocks = _blocks(heading, "console")
+    section = PAGE.read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    blocks = re.findall(r"```console\n(.*?)```", section, re.DOTALL)
     commands = [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
     assert commands, heading
     return commands
-
-
-def documented_statements(heading: str) -> list[str]:
-    """The SQL blocks below the heading, in their order."""
-    statements = _blocks(heading, "sql")
-    assert statements, heading
-    return statements
-
-
-def _blocks(heading: str, language: str) -> list[str]:
-    section = PAGE.read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    return re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
--- Rebuilding what a restore of the database has lost. The functions are in migration 0013.
+-- Rebuilding what a restore of the database has lost. The functions are in migrations 0013 and 0018.
 
 -- name: begin_rebuild_plan
 create temporary table replay_evidence (like outrider.replay_evidence including all);
@@ -69,6 +69,12 @@ limit %(rows)s
 
 -- name: rebuild
 select verdict, deliveries from outrider.rebuild_deliveries(%(run_id)s, %(messages)s::jsonb, %(payloads)b::bytea[])
+
+-- name: given_attempt_ids
+select outrider.given_attempt_ids()
+
+-- name: raise_attempt_ids
+select outrider.raise_attempt_ids(%(run_id)s, %(proven)s)
 
 -- name: release_page
 -- What was rebuilt as due becomes so, along the run's rate, from behind an id; returns the last id of the page.

@@ -1,0 +1,2 @@
+drop function outrider.raise_attempt_ids;
+drop function outrider.given_attempt_ids;
