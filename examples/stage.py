@@ -169,7 +169,10 @@ class Stage:
 def embedded_stage(say: Callable[[str], None], *, sources: Path) -> Iterator[Stage]:
     """A stage with temporary data; everything on it ends after the block. Raises StackError where a server cannot run."""
     started: list[ChildProcess] = []
-    with tempfile.TemporaryDirectory(prefix="outrider-example-") as folder, EmbeddedStack(fast=True) as servers:
+    with (
+        tempfile.TemporaryDirectory(prefix="outrider-example-") as folder,
+        EmbeddedStack(fast=True, is_brief=True) as servers,
+    ):
         migrate_up(servers.postgres_dsn)
         settings: dict[str, object] = {
             **HURRIED,

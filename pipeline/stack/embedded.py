@@ -24,7 +24,7 @@ class EmbeddedStack:
 
     `directory` keeps the data; without one it is in a temporary folder that `stop` removes.
     `logs` is the folder of the log files, if they are not to be beside the data. `fast` gives up
-    PostgreSQL's protection against a crash of the machine: for tests.
+    PostgreSQL's protection against a crash of the machine, and `is_brief` fits the broker for a life of minutes: for tests.
     `servers` leaves one out.
 
     Raises StackError, after ending what had started, when a server cannot run.
@@ -36,6 +36,7 @@ class EmbeddedStack:
         *,
         logs: Path | None = None,
         fast: bool = False,
+        is_brief: bool = False,
         servers: Collection[str] = SERVERS,
     ) -> None:
         self._is_temporary = directory is None
@@ -47,7 +48,9 @@ class EmbeddedStack:
         self.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._servers = frozenset(servers)
         self._guard: Guard | None = None
-        self.kafka = KafkaServer(self.directory / "kafka", self.logs / "kafka.log", on_start=self.watch)
+        self.kafka = KafkaServer(
+            self.directory / "kafka", self.logs / "kafka.log", on_start=self.watch, is_brief=is_brief
+        )
         self.postgres = PostgresServer(
             self.directory / "postgres", self.logs / "postgres.log", fast=fast, on_start=self.watch
         )

@@ -42,7 +42,7 @@ ARCHIVE_SECONDS = 60.0
 LOCK_SECONDS = 5.0
 ADMIN_SECONDS = 1.0
 JVM_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={LOG4J_FILE}")
-# For a program that ends after a second: what the optimising compiler does is lost.
+# Only the quick compiler: what the optimising one does is lost at the end.
 BRIEF_OPTIONS = ("-XX:TieredStopAtLevel=1",)
 
 
@@ -56,11 +56,16 @@ class KafkaServer:
         *,
         on_start: OnStart | None = None,
         settings: Mapping[str, object] = MappingProxyType({}),
+        is_brief: bool = False,
         jvm_options: Sequence[str] | None = None,
     ) -> None:
-        """``settings`` of the broker go over our own; ``jvm_options`` take the place of class data sharing."""
+        """``settings`` of the broker go over our own; ``jvm_options`` take the place of class data sharing.
+
+        ``is_brief``: it lives for minutes, in which an optimising compiler costs more than it gives.
+        """
         self.directory = directory
         self._settings = settings
+        self._is_brief = is_brief
         self._jvm_options = jvm_options
         self.log = log
         self._on_start = on_start
@@ -88,7 +93,7 @@ class KafkaServer:
         """Format the directory if it is new and start the JVM, without waiting for it."""
         class_path = kafka_class_path()
         sharing = self._sharing_options(class_path) if self._jvm_options is None else []
-        options = [*JVM_OPTIONS, *sharing, *(self._jvm_options or [])]
+        options = [*JVM_OPTIONS, *sharing, *(self._jvm_options or []), *(BRIEF_OPTIONS if self._is_brief else [])]
         command = [*java_command(class_path, options), "kafka.Kafka", PROPERTIES_FILE]
         self.directory.mkdir(parents=True, exist_ok=True)
         lock = lock_within(self.directory / "lock", LOCK_SECONDS)

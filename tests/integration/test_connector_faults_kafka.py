@@ -54,7 +54,7 @@ def faults(settings_values: dict[str, object], database: str) -> FaultWorld:
 def own_broker(tmp_path_factory: pytest.TempPathFactory, guard: Guard) -> Iterator[KafkaServer]:
     """A broker that keeps rules, and that may be ruined."""
     folder = tmp_path_factory.mktemp("kafka")
-    server = KafkaServer(folder / "data", folder / "kafka.log", on_start=guard.end, settings=WITH_RULES)
+    server = KafkaServer(folder / "data", folder / "kafka.log", on_start=guard.end, settings=WITH_RULES, is_brief=True)
     server.start()
     yield server
     server.stop()

@@ -60,7 +60,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, guard: Guard) -> Iterator[S
         "listener.name.secure.sasl.enabled.mechanisms": "SCRAM-SHA-512",
         "listener.name.secure.scram-sha-512.sasl.jaas.config": scram,
     }
-    server = KafkaServer(data, folder / "kafka.log", on_start=guard.end, settings=settings)
+    server = KafkaServer(data, folder / "kafka.log", on_start=guard.end, settings=settings, is_brief=True)
     server.start()
     try:
         admin = AdminClient({"bootstrap.servers": server.bootstrap_servers, "log_level": 0})

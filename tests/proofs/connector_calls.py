@@ -176,7 +176,7 @@ def main(arguments: list[str]) -> int:
     begun = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="outrider-proof-") as folder,
-        EmbeddedStack(Path(folder), fast=True) as stack,
+        EmbeddedStack(Path(folder), fast=True, is_brief=True) as stack,
     ):
         migrate_up(stack.postgres_dsn)
         role, password = create_login_roles(stack.postgres_dsn)["connector"]

@@ -142,7 +142,10 @@ def _wait_for_flow(world: ConnectorWorld, connector: ChildProcess) -> None:
 def main(arguments: list[str]) -> int:
     options = _parse(arguments)
     kills = Kills(options.connector, options.broker, options.postgres, options.seed)
-    with tempfile.TemporaryDirectory(prefix="outrider-proof-") as folder, EmbeddedStack(fast=True) as stack:
+    with (
+        tempfile.TemporaryDirectory(prefix="outrider-proof-") as folder,
+        EmbeddedStack(fast=True, is_brief=True) as stack,
+    ):
         migrate_up(stack.postgres_dsn)
         role, password = create_login_roles(stack.postgres_dsn)["connector"]
         (health_port,) = free_ports(1)
