@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool
@@ -13,6 +15,24 @@ STATEMENT_TIMEOUT_SECONDS = 30
 POOL_WAIT_SECONDS = 10.0
 # Between two statements of a transaction there is nothing to wait for; a client that does so hangs.
 IDLE_IN_TRANSACTION_SECONDS = 5
+
+
+class _CancellablePool(AsyncConnectionPool[Connection]):
+    """A task that is cancelled while it waits for a connection ends, on Python 3.11 as well.
+
+    Up to 3.11 ``asyncio.wait_for``, by which the pool waits, loses a cancellation that comes in the turn in which the
+    connection does (https://github.com/python/cpython/issues/86296). A task that runs until it is cancelled would go on for
+    ever, and who waits for its end with it.
+    """
+
+    async def getconn(self, timeout: float | None = None) -> Connection:  # noqa: ASYNC109 - as in the class above
+        task = asyncio.current_task()
+        cancellations = task.cancelling() if task else 0
+        connection = await super().getconn(timeout)
+        if task and task.cancelling() > cancellations:
+            await self.putconn(connection)
+            raise asyncio.CancelledError
+        return connection
 
 
 def open_pool(conninfo: str, size: int, application: str, *, plans_once: bool = False) -> Pool:
@@ -38,7 +58,7 @@ def open_pool(conninfo: str, size: int, application: str, *, plans_once: bool = 
             "set timezone = 'UTC'"
         )
 
-    return AsyncConnectionPool(
+    return _CancellablePool(
         conninfo,
         connection_class=AsyncConnection[TupleRow],
         kwargs={"application_name": f"outrider {application}", "autocommit": True},
