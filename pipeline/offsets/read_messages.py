@@ -19,10 +19,39 @@ from topics.security import KafkaConnection
 BATCH = 1_000
 POLL_SECONDS = 0.2
 PROGRESS_SECONDS = 1.0
+SILENCE_SECONDS = 120.0
+"""Brokers that are restarted one after the other, or elect leaders, take less."""
 # Bounds of what the client holds before it is handed out. Small messages take several times their bytes there.
 QUEUED_KIB = 16 * 1024
 QUEUED_MESSAGES = 10_000
 FETCH_BYTES = 8 * 1024 * 1024
+
+
+class Listening:
+    """Asks a consumer for what it has, through a restart of the brokers, but not for ever: after ``SILENCE_SECONDS`` of
+    nothing it gives up. Time that the caller takes between does not count."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._silent_seconds = 0.0
+        self._last_error: KafkaError | None = None
+
+    def consume(self, messages_max: int) -> list[tuple[Place, Message]]:
+        """What there is within POLL_SECONDS, with ends of partitions. Raises OffsetsError, or KafkaException where the client
+        can do no more."""
+        began = time.monotonic()
+        found = []
+        for message in self._consumer.consume(messages_max, POLL_SECONDS):
+            place = place_of(message)
+            if place is None:
+                self._last_error = message.error()
+            else:
+                found.append((place, message))
+        self._silent_seconds = 0.0 if found else self._silent_seconds + time.monotonic() - began
+        if self._silent_seconds > SILENCE_SECONDS:
+            said = "" if self._last_error is None else f": {' '.join(self._last_error.str().split())}"
+            raise OffsetsError(f"Kafka has given no message for {SILENCE_SECONDS:g} s, and there are some left{said}")
+        return found
 
 
 @dataclass(slots=True)
@@ -104,10 +133,10 @@ def _read(
     open_places = {place for place, reading in readings.items() if not reading.is_over}
     deadline = time.monotonic() + limits.seconds
     next_progress = time.monotonic() + PROGRESS_SECONDS
+    listening = Listening(consumer)
     while open_places and time.monotonic() < deadline:
-        for message in consumer.consume(BATCH, POLL_SECONDS):
-            place = place_of(message)
-            if place is None or place not in open_places:
+        for place, message in listening.consume(BATCH):
+            if place not in open_places:
                 continue
             reading = readings[place]
             if _take(reading, message, limits.messages_per_partition):

@@ -6,6 +6,7 @@ ledger, which moves in the transaction that takes a batch.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,18 +15,20 @@ from typing import Final, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from pipeline.offsets.errors import OffsetsError
+from pipeline.offsets.kafka_groups import KafkaGroups
 from pipeline.offsets.places import Place, Stretch
-from pipeline.offsets.read_messages import place_of, reader_configuration
+from pipeline.offsets.read_messages import Listening, reader_configuration
 from pipeline.replay.errors import ReplayError
 from topics.security import KafkaConnection
 
 BATCH: Final = 2_000
-POLL_SECONDS: Final = 0.2
 QUEUED_KIB: Final = 4 * 1024
 QUEUED_MESSAGES: Final = 5_000
 FETCH_BYTES: Final = 128 * 1024
 """Of a partition at once, as it lies in the log: compressed, it may be twenty times as much in memory. A larger message comes
 alone."""
+COMMIT_SECONDS: Final = 2.0
 GAP_OFFSETS: Final = 2
 """Offsets without a message beside each other that are worth a question: one may be a transaction's marker."""
 QUESTION_SECONDS: Final = 10.0
@@ -47,7 +50,10 @@ class TopicScan:
     def __init__(self, connection: KafkaConnection, group: str, stretches: Mapping[Place, Stretch]) -> None:
         self._stretches = {place: stretch for place, stretch in stretches.items() if stretch.span}
         self._next = {place: stretch.start for place, stretch in self._stretches.items()}
-        self._committed = dict[Place, int]()
+        self._connection = connection
+        self._group = group
+        self._reached = dict[Place, int]()
+        self._commit_at = time.monotonic()
         self._consumer = Consumer(
             reader_configuration(
                 connection,
@@ -66,20 +72,19 @@ class TopicScan:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._committed:
-            with suppress(KafkaException):  # as in commit
-                self._consumer.commit(offsets=_offsets(self._committed), asynchronous=False)
+        if error is None:
+            self._commit()
         self._consumer.close()
 
     def batches(self) -> Iterator[Batch]:
-        """Until the end of every stretch. Raises ReplayError."""
+        """Until the end of every stretch. Raises ReplayError, or OffsetsError where Kafka says nothing for long."""
         open_places = set(self._stretches)
+        listening = Listening(self._consumer)
         try:
             while open_places:
                 batch = Batch()
-                for message in self._consumer.consume(BATCH, POLL_SECONDS):
-                    place = place_of(message)
-                    if place in open_places and place is not None and self._take(batch, place, message):
+                for place, message in listening.consume(BATCH):
+                    if place in open_places and self._take(batch, place, message):
                         open_places.discard(place)
                         self._consumer.pause([TopicPartition(place.topic, place.partition)])
                 yield batch
@@ -88,10 +93,18 @@ class TopicScan:
             raise ReplayError(f"messages cannot be read: {' '.join(error.str().split())}") from None
 
     def commit(self, reached: Mapping[Place, int]) -> None:
-        """For others to see; a commit that is lost is made up for by the next, and at the end by all once more."""
-        if reached:
-            self._committed |= reached
-            self._consumer.commit(offsets=_offsets(reached), asynchronous=True)
+        """For others to see, now and then and at the end. One that fails is made up for by the next."""
+        self._reached |= reached
+        if time.monotonic() >= self._commit_at:
+            self._commit()
+            self._commit_at = time.monotonic() + COMMIT_SECONDS
+
+    def _commit(self) -> None:
+        """Not by the consumer, which has no bound for it: without a broker it waits for minutes, and so does its close."""
+        if self._reached:
+            with suppress(OffsetsError):
+                KafkaGroups(self._connection).alter(self._group, self._reached)
+                self._reached = {}
 
     def _take(self, batch: Batch, place: Place, message: Message) -> bool:
         """Account for what the consumer gave; whether the stretch is over."""
@@ -118,7 +131,3 @@ class TopicScan:
         )
         if taken := max(0, min(low, upto) - self._next[place]):
             batch.removed[place] = batch.removed.get(place, 0) + taken
-
-
-def _offsets(reached: Mapping[Place, int]) -> list[TopicPartition]:
-    return [TopicPartition(place.topic, place.partition, offset) for place, offset in reached.items()]

@@ -20,7 +20,7 @@ from pipeline.offsets.read_messages import Progress, ReadLimits, read_messages
 from topics.security import KafkaConnection
 
 READ_SECONDS = 24 * 3600.0
-"""Reading ends by itself at the ends that were captured; this only bounds a broker that never answers."""
+"""Reading ends by itself at the ends that were captured, or where Kafka says nothing for long; this is the last bound."""
 BIGINT_DIGITS_MAX = 18
 
 
