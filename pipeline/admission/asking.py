@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
@@ -18,6 +19,8 @@ from pipeline.admission.problems import Kind, Refusal, refusal_of_validation
 
 Body = TypeVar("Body")
 CURSOR_LENGTH_MAX = 1_024
+_NOT_STORABLE = re.compile("[\0\ud800-\udfff]")
+"""NUL, and what stands for bytes that were no UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ def one(request: web.BaseRequest, name: str) -> str | None:
 
 def storable(text: str, name: str) -> str:
     """The text, if PostgreSQL can hold it. Raises Refusal."""
-    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+    if _NOT_STORABLE.search(text):
         raise _malformed(name, f"{name} has a NUL in it, or is not UTF-8", "percent-encode UTF-8 without NUL")
     return text
 

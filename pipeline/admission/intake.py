@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
 
 import aiohttp
 from aiohttp import web
@@ -24,23 +22,28 @@ class Door:
         self._buffered_bytes_max = buffered_bytes_max
         self._in_flight = 0
         self._buffered_bytes = 0
+        self._request = _Request(self)
         IN_FLIGHT.set_function(lambda: self._in_flight)
         BUFFERED_BYTES.set_function(lambda: self._buffered_bytes)
 
-    @contextmanager
-    def request(self) -> Iterator[None]:
-        """Raises Refusal where too many requests are in flight."""
+    def request(self) -> _Request:
+        """Count one request while the block runs. Entering raises Refusal where too many are in flight."""
+        return self._request
+
+    def body(self, request: web.BaseRequest, meter: KeyMeter, *, bytes_max: int) -> _Body:
+        """The request's body, counted as buffered while the block runs. Entering raises Refusal."""
+        return _Body(self, request, meter, bytes_max)
+
+    def _begin(self) -> None:
         if self._in_flight >= self._in_flight_max:
             raise unavailable("the server is busy", 1.0)
         self._in_flight += 1
-        try:
-            yield
-        finally:
-            self._in_flight -= 1
 
-    @asynccontextmanager
-    async def body(self, request: web.BaseRequest, meter: KeyMeter, *, bytes_max: int) -> AsyncIterator[bytes]:
-        """The request's body, counted as buffered while the block runs. Raises Refusal."""
+    def _end(self) -> None:
+        self._in_flight -= 1
+
+    async def _receive(self, request: web.BaseRequest, meter: KeyMeter, body: bytearray, bytes_max: int) -> None:
+        """Read all of it into ``body``; what is there by then is counted, also where it ends in a Refusal."""
         encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
         if encoding not in ("", "identity"):
             raise Refusal(
@@ -51,16 +54,14 @@ class Door:
             )
         if request.content_length is not None and request.content_length > bytes_max:
             raise _too_large(bytes_max)
-        body = bytearray()
-        try:
-            if request.content.is_eof():
-                # It came with the head, as small bodies do: nothing to wait for, and no timer to set.
-                self._take(request.content.read_nowait(), meter, body, bytes_max)
-            else:
-                await self._read(request, meter, body, bytes_max)
-            yield bytes(body)
-        finally:
-            self._buffered_bytes -= len(body)
+        if request.content.is_eof():
+            # It came with the head, as small bodies do: nothing to wait for, and no timer to set.
+            self._take(request.content.read_nowait(), meter, body, bytes_max)
+        else:
+            await self._read(request, meter, body, bytes_max)
+
+    def _let_go(self, body: bytearray) -> None:
+        self._buffered_bytes -= len(body)
 
     def _take(self, chunk: bytes, meter: KeyMeter, body: bytearray, bytes_max: int) -> None:
         meter.charge(len(chunk))
@@ -84,6 +85,48 @@ class Door:
             raise Refusal(
                 Kind.MALFORMED, f"the body cannot be read: {error}", field="body", mend="send it whole"
             ) from None
+
+
+# Classes, because a generator for each request costs more than what they do.
+
+
+class _Request:
+    """Any number of requests, since it holds nothing of one."""
+
+    __slots__ = ("_door",)
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    def __enter__(self) -> None:
+        self._door._begin()
+
+    def __exit__(self, *_: object) -> None:
+        self._door._end()
+
+
+class _Body:
+    """One body, from its first byte to the end of the block."""
+
+    __slots__ = ("_body", "_bytes_max", "_door", "_meter", "_request")
+
+    def __init__(self, door: Door, request: web.BaseRequest, meter: KeyMeter, bytes_max: int) -> None:
+        self._door = door
+        self._request = request
+        self._meter = meter
+        self._bytes_max = bytes_max
+        self._body = bytearray()
+
+    async def __aenter__(self) -> bytes:
+        try:
+            await self._door._receive(self._request, self._meter, self._body, self._bytes_max)
+        except BaseException:
+            self._door._let_go(self._body)
+            raise
+        return bytes(self._body)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._door._let_go(self._body)
 
 
 def _too_large(bytes_max: int) -> Refusal:

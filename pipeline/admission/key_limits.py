@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from pipeline.admission.problems import Kind, Refusal
 from pipeline.core.pacing import TokenBucket
@@ -22,6 +20,7 @@ class KeyMeter:
         self._bytes = limits.bytes_per_second
         self._bytes_at = now
         self._in_flight = 0
+        self._request = _Request(self)
 
     @property
     def is_idle(self) -> bool:
@@ -32,9 +31,11 @@ class KeyMeter:
             self._requests.configure(limits.requests_per_second, _burst(limits), now=now)
             self._limits = limits
 
-    @contextmanager
-    def request(self) -> Iterator[None]:
-        """Count one request while the block runs. Raises Refusal where a limit is reached."""
+    def request(self) -> _Request:
+        """Count one request while the block runs. Entering raises Refusal where a limit is reached."""
+        return self._request
+
+    def _begin(self) -> None:
         now = time.monotonic()
         if self._in_flight >= self._limits.in_flight_max:
             raise _refusal(f"{self._limits.in_flight_max} requests of this key are in flight", 1.0)
@@ -46,10 +47,9 @@ class KeyMeter:
             wait_seconds = self._requests.wait_seconds(now)
             raise _refusal(f"this key sends more than {self._limits.requests_per_second:g} requests/s", wait_seconds)
         self._in_flight += 1
-        try:
-            yield
-        finally:
-            self._in_flight -= 1
+
+    def _end(self) -> None:
+        self._in_flight -= 1
 
     def charge(self, read_bytes: int) -> None:
         """Count bytes that were read."""
@@ -60,6 +60,21 @@ class KeyMeter:
         grown = self._bytes + (now - self._bytes_at) * self._limits.bytes_per_second
         self._bytes = min(grown, self._limits.bytes_per_second)
         self._bytes_at = now
+
+
+class _Request:
+    """Any number of requests, since it holds nothing of one: a generator for each costs more than all the checks."""
+
+    __slots__ = ("_meter",)
+
+    def __init__(self, meter: KeyMeter) -> None:
+        self._meter = meter
+
+    def __enter__(self) -> None:
+        self._meter._begin()
+
+    def __exit__(self, *_: object) -> None:
+        self._meter._end()
 
 
 def _burst(limits: KeyLimits) -> int:
