@@ -8,6 +8,7 @@ JVM in silence, so a start never depends on it.
 from __future__ import annotations
 
 import hashlib
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,7 +40,7 @@ def sharing_options(java: Java, directory: Path, run_once: Callable[[Path, Seque
     archive = archive_path(directory, java)
     try:
         if not archive.exists():
-            with locked(archive.with_suffix(".lock"), LOCK_SECONDS) as held:
+            with locked(directory / "classes.lock", LOCK_SECONDS) as held:
                 # Whoever held the lock before may have done the work.
                 if held and not archive.exists():
                     _make(java, archive, run_once)
@@ -55,6 +56,8 @@ def sharing_options(java: Java, directory: Path, run_once: Callable[[Path, Seque
 
 
 def _make(java: Java, archive: Path, run_once: Callable[[Path, Sequence[str]], None]) -> None:
+    for abandoned in archive.parent.glob("classes-*/"):  # by a start that was killed: we hold the lock
+        shutil.rmtree(abandoned, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="classes-", dir=archive.parent) as scratch:
         made = Path(scratch) / archive.name
         if java.major >= AOT_CACHE_MAJOR:
