@@ -70,4 +70,7 @@ async def admit(load: Load) -> dict[str, object]:
 
 if __name__ == "__main__":
     told = json.load(sys.stdin)
-    print(json.dumps(uvloop.run(admit(Load(**{**told, "destinations": tuple(told["destinations"])})))))
+    found = uvloop.run(admit(Load(**{**told, "destinations": tuple(told["destinations"])})))
+    # With PYTHONUNBUFFERED, print loses what a pipe does not take at once.
+    with open(sys.stdout.fileno(), "wb", closefd=False) as out:
+        out.write(json.dumps(found).encode())
