@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.stack.class_archive import archive_path, sharing_options
+from pipeline.stack.class_archive import archive_name, sharing_options
 from pipeline.stack.errors import StackError
 from pipeline.stack.java import Java, bundled_java, find_java, java_major
 
@@ -52,10 +52,28 @@ def test_it_is_made_once_and_nothing_else_is_left(java: Java, cache: Path, major
     (cache / "classes-abandoned" / "run").mkdir(parents=True)
     first, second = (sharing_options(java, cache, program) for _ in range(2))
     assert first == second
-    archive = archive_path(cache, java)
+    (archive,) = cache.glob(f"{archive_name(java)}-*.jsa")
     assert first[0] == f"{option}{archive}"
     assert program.runs == 1
     assert {path.name for path in cache.iterdir()} == {archive.name, "classes.lock"}
+
+
+@pytest.mark.parametrize("content", [b"clas", b"", b"cla\0\0\0\0"], ids=["truncated", "empty", "zeros"])
+def test_a_damaged_one_is_made_anew(java: Java, cache: Path, content: bytes) -> None:
+    whole = sharing_options(java, cache, Program())
+    (archive,) = cache.glob("*.jsa")
+    archive.write_bytes(content)
+    program = Program()
+    assert sharing_options(java, cache, program) == whole
+    assert program.runs == 1
+    assert archive.read_bytes() == b"classes"
+
+
+def test_a_damaged_one_that_cannot_be_made_anew_is_not_used(java: Java, cache: Path) -> None:
+    sharing_options(java, cache, Program())
+    (archive,) = cache.glob("*.jsa")
+    archive.write_bytes(b"clas")
+    assert sharing_options(java, cache, Program(error=OSError("read-only file system"))) == []
 
 
 def test_a_java_that_makes_none_is_asked_once(java: Java, cache: Path) -> None:
@@ -84,7 +102,7 @@ def test_an_archive_that_does_not_fit_is_passed_over_in_silence(java: Java, tmp_
     assert (done.stdout, done.stderr) == (plain.stdout, plain.stderr.replace("mixed mode, sharing", "mixed mode"))
 
 
-def test_each_java_has_its_own(java: Java, cache: Path) -> None:
-    before = archive_path(cache, java)
+def test_each_java_has_its_own(java: Java) -> None:
+    before = archive_name(java)
     java.executable.write_text("another")
-    assert archive_path(cache, java) != before
+    assert archive_name(java) != before
