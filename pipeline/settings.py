@@ -28,6 +28,7 @@ from topics.security import KafkaConnection
 PREFIX = "OUTRIDER_"
 FILE_SUFFIX = "_FILE"
 SECRET_BYTES_MAX = 64 * 1024
+CONNECT_SECONDS = 10
 TLS_FILES = (
     *("postgres_sslrootcert", "postgres_sslcert", "postgres_sslkey"),
     *("kafka_ssl_cafile", "kafka_ssl_certfile", "kafka_ssl_keyfile"),
@@ -353,8 +354,14 @@ class Settings(BaseSettings):
 
     @property
     def postgres_conninfo(self) -> str:
-        """libpq connection string with password and TLS merged in. Never log it."""
+        """libpq connection string with password and TLS merged in. Never log it.
+
+        A server that does not answer is given up after CONNECT_SECONDS, unless the string says otherwise: psycopg would wait
+        for two minutes, longer than a component has to end.
+        """
         extra: dict[str, str] = {}
+        if "connect_timeout" not in conninfo_to_dict(self.postgres_dsn.get_secret_value()):
+            extra["connect_timeout"] = str(CONNECT_SECONDS)
         if self.postgres_password is not None:
             extra["password"] = self.postgres_password.get_secret_value()
         for name in ("sslmode", "sslrootcert", "sslcert", "sslkey"):

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from pipeline.settings import PREFIX, SettingsError, environment_of, load_settings
 from tests.support.program import Outrider, Result, program
@@ -87,6 +88,14 @@ def test_password_and_tls_are_merged_into_the_connection_string(monkeypatch: pyt
     assert "user=app" in conninfo
     assert "password='p w'" in conninfo
     assert "sslmode=verify-full" in conninfo
+
+
+@pytest.mark.parametrize(("parameters", "seconds"), [("", "10"), ("?connect_timeout=3", "3")])
+def test_a_server_that_does_not_answer_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, parameters: str, seconds: str
+) -> None:
+    monkeypatch.setenv("OUTRIDER_POSTGRES_DSN", f"postgresql://app@db.example/ledger{parameters}")
+    assert conninfo_to_dict(load_settings().postgres_conninfo)["connect_timeout"] == seconds
 
 
 def test_the_environment_of_settings_gives_them_back(monkeypatch: pytest.MonkeyPatch) -> None:
