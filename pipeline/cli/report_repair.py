@@ -11,7 +11,7 @@ from pipeline.cli.errors import CommandError
 from pipeline.cli.recorded import recorded
 from pipeline.ledger import operator_deliveries as acts
 from pipeline.ledger.operator import Act, operator_connection
-from pipeline.ledger.report_tables import repairable_counts, repairable_ids, take_repairable
+from pipeline.ledger.report_tables import repairable_counts, repairable_dispatches, take_repairable
 from pipeline.report.compare import REPAIR, kind_of
 from pipeline.settings import Settings
 
@@ -56,8 +56,9 @@ def repair(
         run.counts = {"selected": sum(counts.values()), "moved": 0}
         try:
             for kind in counts:
-                for page in repairable_ids(session, kind, acts.PAGE_ROWS):
-                    moved = acts.retry(ledger, page, wanted.by, force=kind == SUCCEEDED)
+                state = "succeeded" if kind == SUCCEEDED else "enqueued"
+                for page in repairable_dispatches(session, kind, acts.PAGE_ROWS):
+                    moved = acts.retry_as_found(ledger, page, state, wanted.by)
                     run.counts["moved"] += len(moved)
                     say(f"dispatched {run.counts['moved']} of {run.counts['selected']}")
         except KeyboardInterrupt:

@@ -5,7 +5,7 @@ Every statement carries its condition, so an act that comes too late, or twice, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -83,8 +83,29 @@ def retry(connection: psycopg.Connection, delivery_ids: Sequence[str], act: Act,
     Returns the ids that moved.
     """
     states = [*RETRIED_STATES, "succeeded"] if force else list(RETRIED_STATES)
+    return _retry(connection, delivery_ids, states, act, dispatch_seqs=[], force=force)
+
+
+def retry_as_found(connection: psycopg.Connection, found: Mapping[str, int], state: str, act: Act) -> list[str]:
+    """Hand deliveries to Kafka again at once which are in this state still, each with the dispatch under which it was found.
+
+    So whoever found the same at the same time does not do it a second time. Returns the ids that moved.
+    """
+    force = state == "succeeded"
+    return _retry(connection, list(found), [state], act, dispatch_seqs=list(found.values()), force=force)
+
+
+def _retry(
+    connection: psycopg.Connection,
+    delivery_ids: Sequence[str],
+    states: Sequence[str],
+    act: Act,
+    *,
+    dispatch_seqs: Sequence[int],
+    force: bool,
+) -> list[str]:
     with connection.transaction():
-        moved = _moved(connection, "retry_deliveries", delivery_ids, states, dispatch_seq=None)
+        moved = _moved(connection, "retry_deliveries", delivery_ids, states, dispatch_seqs=list(dispatch_seqs))
         if moved:
             record_run(connection, "delivery.retry", act, {"moved": len(moved), "delivery_ids": moved, "force": force})
     return moved
@@ -98,7 +119,7 @@ def dispatch_again(connection: psycopg.Connection, delivery_id: str, dispatch_se
     """
     moved = connection.execute(
         query("operator", "retry_deliveries"),
-        {"delivery_ids": [delivery_id], "states": list(RETRIED_STATES), "dispatch_seq": dispatch_seq},
+        {"delivery_ids": [delivery_id], "states": list(RETRIED_STATES), "dispatch_seqs": [dispatch_seq]},
     ).fetchone()
     return None if moved is None else int(moved[1])
 

@@ -273,8 +273,8 @@ def repairable_counts(connection: psycopg.Connection) -> dict[str, int]:
     return dict(connection.execute(query("report", "repair_counts")).fetchall())
 
 
-def repairable_ids(connection: psycopg.Connection, kind: str, page_rows: int) -> Iterator[list[str]]:
-    """Page by page."""
+def repairable_dispatches(connection: psycopg.Connection, kind: str, page_rows: int) -> Iterator[dict[str, int]]:
+    """Deliveries, each with the dispatch under which it was found, page by page."""
     after_id = ""
     while True:
         rows = connection.execute(
@@ -282,5 +282,5 @@ def repairable_ids(connection: psycopg.Connection, kind: str, page_rows: int) ->
         ).fetchall()
         if not rows:
             return
-        yield [row[0] for row in rows]
+        yield dict(rows)
         after_id = rows[-1][0]

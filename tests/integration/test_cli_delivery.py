@@ -12,6 +12,8 @@ import pytest
 from psycopg.rows import dict_row
 
 from pipeline.core.ids import message_identity
+from pipeline.ledger.operator import Act
+from pipeline.ledger.operator_deliveries import retry_as_found
 from tests.support.ledger_rows import STATES, add_delivery, add_destination, connect, delivery, ledger, scalar
 from tests.support.program import Outrider, program
 
@@ -221,6 +223,26 @@ def test_retry_of_a_success_must_be_forced(outrider: Outrider, connection: psyco
     delivery_id = add_delivery(connection, "e", "succeeded")
     assert outrider("delivery", "retry", delivery_id, "--reason", "r", "--force").exit_code == 0
     assert delivery(connection, delivery_id)["state"] == "enqueued"
+
+
+@pytest.mark.parametrize("state", ["enqueued", "succeeded"])
+def test_what_two_repairs_found_alike_is_dispatched_once(connection: psycopg.Connection, state: str) -> None:
+    other = "succeeded" if state == "enqueued" else "enqueued"
+    as_found, moved_on, elsewhere = (
+        add_delivery(connection, "a", state),
+        add_delivery(connection, "b", state, dispatch_seq=2),
+        add_delivery(connection, "c", other),
+    )
+    found = dict.fromkeys((as_found, moved_on, elsewhere), 1)
+    act = Act("ada", "not at the receiver")
+    assert retry_as_found(connection, found, state, act) == [as_found]
+    if state == "succeeded":  # it has come to pass a second time
+        connection.execute(
+            "update outrider.delivery set state = 'succeeded', lost_after = null, settled_at = now() where delivery_id = %s",
+            (as_found,),
+        )
+    assert retry_as_found(connection, found, state, act) == []
+    assert delivery(connection, as_found)["dispatch_seq"] == 2
 
 
 def test_named_retry_tells_what_moved_and_what_did_not(outrider: Outrider, connection: psycopg.Connection) -> None:

@@ -227,7 +227,7 @@ returning d.delivery_id
 
 -- name: retry_deliveries
 -- dead, pending or enqueued -> enqueued with a new message, and succeeded where that is asked for. The attempt goes on
--- counting. With a dispatch, what still waits moves only where that is its current one.
+-- counting. Where a delivery comes with a dispatch, it moves only if that is its current one, or if it is dead.
 with moved as (
   update outrider.delivery d
   set state = 'enqueued',
@@ -238,11 +238,11 @@ with moved as (
       lost_after = statement_timestamp() + make_interval(secs => s.transport_timeout_seconds),
       settled_at = null,
       waiting_reason = null
-  from outrider.ledger_setting s
-  where d.delivery_id = any (%(delivery_ids)s)
+  from outrider.ledger_setting s, unnest(%(delivery_ids)s::text[], %(dispatch_seqs)s::integer[]) w (delivery_id, dispatch_seq)
+  where d.delivery_id = w.delivery_id
     and d.state in ('dead', 'pending', 'enqueued', 'succeeded')
     and d.state = any (%(states)s)
-    and (%(dispatch_seq)s::integer is null or d.state = 'dead' or d.dispatch_seq = %(dispatch_seq)s)
+    and (w.dispatch_seq is null or d.state = 'dead' or d.dispatch_seq = w.dispatch_seq)
   returning d.delivery_id, d.event_id, d.destination_id, d.dispatch_seq
 ), dispatched as (
   insert into outrider.dispatch_outbox (

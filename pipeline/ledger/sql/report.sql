@@ -326,11 +326,11 @@ order by f.delivery_id, f.dispatch_seq, f.attempt, f.place
 limit %(limit)s
 
 -- name: repairable
--- Deliveries that wait, whose current dispatch is in no topic.
+-- Deliveries that wait, whose current dispatch is in no topic; and those that succeeded, with the dispatch by which they had.
 create temporary table report_repair as
-select distinct f.delivery_id, f.kind
+select distinct f.delivery_id, f.kind, f.dispatch_seq
 from report_finding f
-join outrider.delivery d on d.delivery_id = f.delivery_id and (d.dispatch_seq = f.dispatch_seq or f.kind = 'not_at_receiver')
+join outrider.delivery d on d.delivery_id = f.delivery_id and d.dispatch_seq = f.dispatch_seq
 where (f.kind in ('not_in_topic', 'no_dispatch') and d.state = 'enqueued')
    or (f.kind = 'not_at_receiver' and d.state = 'succeeded')
 
@@ -338,7 +338,7 @@ where (f.kind in ('not_in_topic', 'no_dispatch') and d.state = 'enqueued')
 select r.kind, count(*) from report_repair r group by r.kind order by r.kind
 
 -- name: repair_page
-select r.delivery_id
+select r.delivery_id, r.dispatch_seq
 from report_repair r
 where r.kind = %(kind)s and r.delivery_id > %(after_id)s
 order by r.delivery_id
