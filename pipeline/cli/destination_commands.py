@@ -29,19 +29,19 @@ from pipeline.settings import SECRET_BYTES_MAX, load_settings
 _SUBSCRIPTION = re.compile(r"[^*\x00-\x1f\x7f]+(\.\*)?|\*")
 
 DestinationId = Annotated[str, typer.Argument(help="Name of the destination.")]
-Rate = Annotated[float | None, typer.Option(min=0.0001, max=100_000, help="Requests started per second. [default: 50]")]
-Burst = Annotated[int | None, typer.Option(min=1, max=100_000, help="Starts that may come at once. [default: 50]")]
-Concurrency = Annotated[int | None, typer.Option(min=1, max=10_000, help="Requests in flight. [default: 16]")]
-TimeoutSeconds = Annotated[float | None, typer.Option(min=0.1, max=300, help="One request, all of it. [default: 20]")]
+Rate = Annotated[float | None, typer.Option(min=0.0001, max=100_000, help="Requests started per second (50 at first).")]
+Burst = Annotated[int | None, typer.Option(min=1, max=100_000, help="Starts that may come at once (50 at first).")]
+Concurrency = Annotated[int | None, typer.Option(min=1, max=10_000, help="Requests in flight (16 at first).")]
+TimeoutSeconds = Annotated[float | None, typer.Option(min=0.1, max=300, help="One request, all of it (20 at first).")]
 FirstDelay = Annotated[
-    float | None, typer.Option(min=0.01, max=86_400, help="Seconds before the first retry. [default: 10]")
+    float | None, typer.Option(min=0.01, max=86_400, help="Seconds before the first retry (10 at first).")
 ]
-Factor = Annotated[float | None, typer.Option(min=1, max=100, help="Growth of the delay. [default: 3]")]
+Factor = Annotated[float | None, typer.Option(min=1, max=100, help="Growth of the delay (3 at first).")]
 MaxDelay = Annotated[
-    float | None, typer.Option(min=0.01, max=604_800, help="Longest delay in seconds. [default: 21600]")
+    float | None, typer.Option(min=0.01, max=604_800, help="Longest delay in seconds (21600 at first).")
 ]
-MaxAttempts = Annotated[int | None, typer.Option(min=1, max=1_000, help="Attempts before it is dead. [default: 20]")]
-MaxAge = Annotated[float | None, typer.Option(min=1, help="Seconds before it is dead. [default: 432000]")]
+MaxAttempts = Annotated[int | None, typer.Option(min=1, max=1_000, help="Attempts before it is dead (20 at first).")]
+MaxAge = Annotated[float | None, typer.Option(min=1, help="Seconds before it is dead (432000 at first).")]
 AllowHttp = Annotated[bool, typer.Option("--allow-http", help="Accept a URL without TLS.")]
 Networks = Annotated[
     list[str] | None, typer.Option("--allow-network", help="Private network (CIDR) it may lie in; repeatable.")

@@ -43,7 +43,7 @@ def answers(
     ] = None,
     no_delays: Annotated[bool, typer.Option("--no-delays", help="Growing delays again.")] = False,
     unauthorized_delays: Annotated[
-        str | None, typer.Option(help="Seconds before each retry after 401 or 403. [default: 60,600,3600,21600]")
+        str | None, typer.Option(help="Seconds before each retry after 401 or 403 (60,600,3600,21600 at first).")
     ] = None,
     operator: Operator = None,
     reason: OptionalReason = None,
