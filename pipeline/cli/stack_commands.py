@@ -1,9 +1,11 @@
-"""`outrider up`, `down`, `status`: the development stack of the current folder."""
+"""`outrider up`, `down`, `status`, `psql`: the development stack of the current folder."""
 
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pipeline.cli.errors import CommandError, UsageError
 from pipeline.settings import environment_of
@@ -23,10 +25,12 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the three commands."""
+    """Add the four commands."""
     app.command()(up)
     app.command()(down)
     app.command()(status)
+    # What follows is psql's own to read.
+    app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(psql)
 
 
 def up(
@@ -104,6 +108,39 @@ def status(
     _report(deaths)
 
 
+def psql(
+    context: typer.Context,
+    login: Annotated[
+        str | None, typer.Option("--login", help="Whose, such as application or operator. Default: the owner's.")
+    ] = None,
+) -> None:
+    """Open psql on this folder's stack, as the owner of its database or as one of its logins.
+
+    What else is given goes to psql, as in: outrider psql --login application -c 'select 1'.
+    """
+    from pipeline.stack import supervisor
+
+    with _one_line_errors():
+        record, _ = supervisor.status(Path.cwd())
+    if record is None or record.postgres_dsn is None:
+        raise CommandError("no PostgreSQL of outrider up runs in this folder: outrider up starts it")
+    found = _psql()
+    if found is None:
+        raise CommandError("there is no psql: put PostgreSQL's programs on PATH, or pip install 'outrider[embedded]'")
+    at = conninfo_to_dict(_dsn_of(record, login) if login is not None else record.postgres_dsn)
+    password = {"PGPASSWORD": str(at.pop("password"))}  # others on this machine see arguments
+    words = [found, "--dbname", make_conninfo("", **at), *context.args]
+    os.execve(found, words, {**os.environ, **password})  # noqa: S606 - no shell is wanted
+
+
+def _psql() -> str | None:
+    """The one on PATH, else the embedded server's."""
+    from pipeline.stack.postgres_programs import wheel_programs
+
+    wheel = wheel_programs()
+    return shutil.which("psql") or (shutil.which("psql", path=str(wheel.folder)) if wheel is not None else None)
+
+
 def _show_ready(record: RunRecord) -> None:
     _show(record)
     print("ready; Ctrl-C ends it", flush=True)
@@ -129,15 +166,20 @@ def _show(record: RunRecord) -> None:
 def _show_exports(record: RunRecord, login: str) -> None:
     from pipeline.stack.development_stack import ONE_BROKER
 
-    if record.dsns and login not in record.dsns:
-        raise UsageError(f"--login {login}: this stack has {', '.join(record.dsns)}")
     values = {
-        "postgres_dsn": record.dsns.get(login, record.postgres_dsn),
+        # A stack of servers alone has no logins yet.
+        "postgres_dsn": _dsn_of(record, login) if record.dsns else record.postgres_dsn,
         "kafka_bootstrap_servers": record.bootstrap_servers,
         **ONE_BROKER,
     }
     for name, value in environment_of(values).items():
         print(f"export {name}={shlex.quote(value)}")
+
+
+def _dsn_of(record: RunRecord, login: str) -> str:
+    if login not in record.dsns:
+        raise UsageError(f"--login {login}: this stack has {', '.join(record.dsns) or 'none, only its owner'}")
+    return record.dsns[login]
 
 
 def _report(deaths: list[str]) -> None:

@@ -22,7 +22,7 @@ from tests.support.program import Outrider, program
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 # They start the development stack, which tests/integration/test_stack_commands.py does.
-OF_THE_STACK = {"up", "down", "status"}
+OF_THE_STACK = {"up", "down", "status", "psql"}
 
 
 def blocks(language: str) -> list[str]:

@@ -21,6 +21,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from pipeline.stack.component import program
 from pipeline.stack.locks import try_lock
@@ -123,6 +124,8 @@ def test_up_runs_every_component_and_names_the_one_that_is_killed(folder: Path) 
     assert (done.returncode, json.loads(done.stdout)) == (0, []), done.stderr
     assert "_reconciler:" in outrider(folder, "status", "--export", "--login", "reconciler").stdout
     assert outrider(folder, "status", "--export", "--login", "nobody").returncode == 2
+    by_application = outrider(folder, "psql", "--login", "application", "-Atc", "select current_user")
+    assert by_application.stdout == conninfo_to_dict(record["dsns"]["application"])["user"] + "\n"
 
     os.kill(pid_of(folder, "worker-2"), signal.SIGKILL)
     eventually(lambda: is_gone(pid_of(folder, "worker-2")), "the killed worker is gone")
@@ -140,6 +143,19 @@ def test_no_secret_is_shown_on_the_terminal_or_in_a_command_line(folder: Path) -
     assert len(password) >= 20
     assert password not in done.stdout + done.stderr + outrider(folder, "status").stdout
     assert password.encode() not in Path(f"/proc/{pid_of(folder, 'postgres')}/cmdline").read_bytes()
+
+
+def test_psql_is_the_owners_and_shows_no_password_to_others(folder: Path) -> None:
+    refused = outrider(folder, "psql")
+    assert (refused.returncode, "outrider up starts it" in refused.stderr) == (1, True)
+    assert outrider(folder, "up", *ONLY_POSTGRES).returncode == 0
+    asked = outrider(folder, "psql", "-At", "-c", "select current_user", "-c", r"\! tr '\0' ' ' < /proc/$PPID/cmdline")
+    owner = conninfo_to_dict(run_file(folder)["postgres_dsn"])
+    assert asked.stdout.startswith(f"{owner['user']}\n"), asked.stderr
+    assert "current_user" in asked.stdout
+    assert str(owner["password"]) not in asked.stdout
+    unknown = outrider(folder, "psql", "--login", "nobody")
+    assert (unknown.returncode, "--login nobody" in unknown.stderr) == (2, True)
 
 
 def test_second_up_says_that_the_stack_runs_already(folder: Path) -> None:
