@@ -103,7 +103,9 @@ def show(delivery_id: str, as_json: AsJson = False) -> None:
         return
     print_fields((name, value) for name, value in _plain(entry).items() if value is not None)
     if event is not None:
-        print_fields([("content_type", event.content_type), ("payload", f"{_size(event)}, {event.payload_sha256}")])
+        print_fields(
+            [("content_type", event.content_type), ("payload", f"{_size(event)}, sha256 {event.payload_sha256}")]
+        )
         print_fields((f"header {name}", value) for name, value in event.headers.items())
     print(f"\ndispatches, newest first (at most {HISTORY_ROWS_MAX})")
     print_columns(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from pipeline.core.classify import Verdict
+from pipeline.core.ids import ping_identity
 from pipeline.delivery.connections import Timings
 from pipeline.delivery.outgoing import outgoing_request
 from pipeline.delivery.sender import Answer, Sender
@@ -51,7 +52,7 @@ async def ping(settings: Settings, destination_id: str) -> PingOutcome:
         raise NoSuchDestinationError(destination_id)
     if destination.problem is not None:
         raise PingError(destination.problem)
-    webhook_id = f"ping_{uuid4().hex}"
+    webhook_id = ping_identity(uuid4())
     now = int(time.time())
     body = json.dumps({"type": EVENT_TYPE, "destination": destination_id, "timestamp": now}).encode()
     request = outgoing_request(

@@ -6,11 +6,13 @@ Each part is preceded by its length, so that no separator can make two lists of 
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 import uuid
 
 _LENGTH = struct.Struct(">i")
 _DIGEST_BYTES = 16
+_PING = re.compile(r"ping_[0-9a-f]{32}")
 
 
 def delivery_identity(event_id: str, destination_id: str) -> str:
@@ -21,6 +23,16 @@ def delivery_identity(event_id: str, destination_id: str) -> str:
 def message_identity(delivery_id: str, dispatch_seq: int) -> uuid.UUID:
     """Identity of one handing of a delivery to Kafka."""
     return uuid.UUID(bytes=_digest("message", delivery_id, str(dispatch_seq)))
+
+
+def ping_identity(drawn: uuid.UUID) -> str:
+    """The ``webhook-id`` of a test request, which belongs to no delivery. `drawn` at random."""
+    return f"ping_{drawn.hex}"
+
+
+def is_ping(webhook_id: str) -> bool:
+    """Whether it is one of `ping_identity`."""
+    return _PING.fullmatch(webhook_id) is not None
 
 
 def _digest(*parts: str) -> bytes:

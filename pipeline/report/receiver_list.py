@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
+from pipeline.core.ids import is_ping
+
 ID_CHARACTERS_MAX = 1_024
 LINE_CHARACTERS_MAX = 1_048_576
 LINES_MAX = 100_000_000
@@ -24,15 +26,18 @@ def bounded_lines(file: TextIO) -> Iterator[str]:
 
 
 def read_receiver_list(lines: Iterable[str]) -> Iterator[str]:
-    """Ids in the list's order, repeats among them. Empty lines are passed over. Raises ReceiverListError."""
+    """Ids in the list's order, repeats among them. Raises ReceiverListError.
+
+    Empty lines are passed over, and the pings of ``outrider destination test``, which the ledger never knew.
+    """
     for number, line in enumerate(lines, start=1):
         if number > LINES_MAX:
             raise ReceiverListError(
                 f"has more than {LINES_MAX} lines: compare a shorter time, with --since and --until"
             )
         text = line.strip().removeprefix("\ufeff")
-        if text:
-            yield _checked(_id_of(text, number), number)
+        if text and not is_ping(found := _checked(_id_of(text, number), number)):
+            yield found
 
 
 def _id_of(text: str, number: int) -> object:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from uuid import UUID
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.core.ids import ping_identity
 from pipeline.ledger.queries import query
 from pipeline.report.compare import KINDS, judge, kind_of
 from pipeline.report.counting import FINDERS
@@ -53,6 +55,12 @@ def test_the_statements_find_only_kinds_that_are_known() -> None:
 )
 def test_ids_of_a_receiver(line: str, delivery_id: str) -> None:
     assert list(read_receiver_list([line, "", "\n"])) == [delivery_id]
+
+
+@pytest.mark.parametrize("form", ["{}\n", '{{"webhook-id": "{}"}}'])
+def test_pings_are_no_deliveries_that_the_ledger_should_know(form: str) -> None:
+    theirs = [form.format(ping_identity(UUID(int=7))), "dlv_1", "ping_1"]
+    assert list(read_receiver_list(theirs)) == ["dlv_1", "ping_1"]
 
 
 @pytest.mark.parametrize(
