@@ -56,8 +56,8 @@ def test_the_first_source_admits_what_is_due(
             scalar(owner, "select count(*) from outrider.run where kind = 'source.pass' and finished_at is null") == 0
         )
         admitted = "select array_agg(event_id || ' ' || destination_id order by event_id) from outrider.delivery"
-        assert scalar(owner, admitted) == ["asset-1 acme", "asset-2 acme"]
+        assert scalar(owner, admitted) == ["asset-1 press", "asset-2 press"]
         assert scalar(owner, "select convert_from(payload, 'UTF8') from outrider.event limit 1") == '{"asset":1}'
         # What the page promises of the others.
         with pytest.raises(psycopg.Error, match="permission denied"), connect(role_dsns["operator"]) as session:
-            session.execute("select from asset")
+            session.execute("select from asset_processing")
